@@ -232,14 +232,13 @@ class Program:
         lender: Program | None = None,
         counter: Counter | None = None,
     ) -> None:
-        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, window_pages (of each window
-        table), num_snapshots, max_drafts, vocabulary, extra_tokens, context_parallel (None, or a tuple: boundaries of
-        the ranks' heads, from how many tokens on, of at most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and
-        arena_bytes. `caches` has a tuple for each kind of KV cache: query heads, KV heads, dimensions of a key, of a
-        value (0: as many as of a key), whether the first dimensions of a key are its value, window or 0, whether the
-        window begins at its multiples, whether it is on either side, layers, page table (0, or the number of a window
-        table plus 1). `states` has one for each kind of state: bytes of a slot, of a page, and of a draft token of a
-        slot, layers. `lender` is a Program whose KV cache this one reads in place of its own.
+        """`settings`: the limits of a `Capacity` by their names, vocabulary, extra_tokens, context_parallel (None, or a
+        tuple: boundaries of the ranks' heads, from how many tokens on, of at most how many sequences), kv_dtype (bf16,
+        int8 or fp8_e4m3) and arena_bytes. `caches` has a tuple for each kind of KV cache: query heads, KV heads,
+        dimensions of a key, of a value (0: as many as of a key), whether the first dimensions of a key are its value,
+        window or 0, whether the window begins at its multiples, whether it is on either side, layers, page table (0, or
+        the number of a window table plus 1). `states` has one for each kind of state: bytes of a slot, of a page, and
+        of a draft token of a slot, layers. `lender` is a Program whose KV cache this one reads in place of its own.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do, and for caches that differ from those of `lender` in more than query heads and windows.

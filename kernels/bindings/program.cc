@@ -45,13 +45,10 @@ struct Settings {
   std::optional<Division> context_parallel;
   void visit(auto&& field) {
     Limits& limits = shape.limits;
-    field("max_tokens", limits.max_tokens), field("max_logit_rows", limits.max_logit_rows);
-    field("max_slots", limits.max_slots), field("pages_per_slot", limits.pages_per_slot);
-    field("num_pages", limits.num_pages), field("vocabulary", limits.vocabulary);
-    field("num_snapshots", limits.num_snapshots), field("max_drafts", limits.max_drafts);
-    field("extra_tokens", limits.extra_tokens);
+    limits.visit(field);
+    field("vocabulary", limits.vocabulary), field("extra_tokens", limits.extra_tokens);
     field("context_parallel", context_parallel);
-    field("caches", shape.caches), field("window_pages", shape.window_pages), field("states", shape.states);
+    field("caches", shape.caches), field("states", shape.states);
     field("kv_dtype", shape.kv_dtype), field("arena_bytes", shape.arena_bytes);
   }
 };

@@ -34,10 +34,11 @@ class RunEstimate:
             for each in ranks
         ]
         config, launch, first = self.config, self.launch, ranks[0]
+        step_tokens = launch.capacity.max_step_tokens
         partition = config.partition([rank.cores for rank in machines], launch.settings)
-        phases = Phases(config, partition, machines, self.efficiencies, launch.max_step_tokens)
+        phases = Phases(config, partition, machines, self.efficiencies, step_tokens)
         if first.name == "prefill":
-            prompt = prefill_steps(self.input_len, launch.max_step_tokens)
+            prompt = prefill_steps(self.input_len, step_tokens)
             return phases.estimate([(first.name, prompt)])[0].seconds * first.batch
         step = decode_step(first.batch, self.input_len + self.output_len // 2)
         return phases.estimate([(first.name, [step])])[0].seconds

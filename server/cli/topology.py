@@ -66,9 +66,9 @@ def topology(
     wanted = deployment_options(with_model_defaults(config, files), path)
     deployment = make_deployment(wanted, read_config(files, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
-    console.print(f"scratch for steps of at most {deployment.launches[0].max_step_tokens} tokens")
+    console.print(f"scratch for steps of at most {deployment.capacity.max_step_tokens} tokens")
     if deployment.has_states:
-        running, cached = deployment.max_running_requests, deployment.num_snapshots
+        running, cached = deployment.capacity.max_slots, deployment.capacity.num_snapshots
         console.print(f"states of {running} running and {cached} cached sequences")
     for window, pages in deployment.window_tables:
         console.print(f"{pages} KV pages for layers with a window of {window.tokens} tokens")
@@ -103,7 +103,8 @@ def _print_facts(console: Console, machine: Topology) -> None:
 
 def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
-    title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages in {dtype}"
+    capacity = deployment.capacity
+    title = f"{name}: context {capacity.context_length} tokens, {capacity.num_pages} KV pages in {dtype}"
     caches = CacheColumns(deployment.has_states)
     heads = ("rank", "node", "cores", "weights", *caches.names, "scratch (about)")
     table = Table(*heads, title=title, title_justify="left")

@@ -25,12 +25,13 @@ class KVCache:
 
     def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
         self._config = config
-        self.allocator = PageAllocator(config.num_pages)
+        snapshots = config.capacity.num_snapshots
+        self.allocator = PageAllocator(config.capacity.num_pages)
         self.anchors: Anchors | None = None  # None: every node is one
         self.windows: WindowTables | None = None  # None: there is only the common page table
         self._marking: Marking | None = None
-        self._holdings = Holdings(config.num_snapshots, [WindowPages(each.num_pages) for each in config.windows])
-        if config.enable_prefix_cache and (config.num_snapshots or config.windows):
+        self._holdings = Holdings(snapshots, [WindowPages(pages) for pages in config.capacity.window_pages])
+        if config.enable_prefix_cache and (snapshots or config.windows):
             self.anchors = Anchors(config.page_size, self._holdings, log)
         if config.windows:
             self.windows = WindowTables(config, self._holdings.windows, self.anchors)

@@ -34,7 +34,7 @@ class LiveSequences:
         if not 0 < seq.prompt_len <= room:
             raise SequenceTooLong(
                 f"the prompt has {seq.prompt_len} tokens and this server accepts 1 to {room} tokens (context length "
-                f"{config.context_length}, KV cache of {config.num_pages * config.page_size} "
+                f"{config.capacity.context_length}, KV cache of {config.capacity.num_pages * config.page_size} "
                 "tokens): shorten the prompt"
             )
         seq.position.max_tokens = min(seq.prompt_len + max(0, seq.max_new_tokens), limit)

@@ -42,7 +42,7 @@ class Marking:
     ) -> None:
         """Make marks for `anchors`, which hold pages of `windows` if there are window tables."""
         self._size = config.page_size
-        self._has_states = config.num_snapshots > 0
+        self._has_states = config.capacity.num_snapshots > 0
         self._between = config.tokens_between_marks
         self._tree = tree
         self._anchors = anchors

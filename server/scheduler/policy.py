@@ -58,12 +58,12 @@ class StepBudget:
     ) -> None:
         """Begin a step. `work` is the work that was planned so far, and grows with the step. `draft_costs` are those of
         the workers' drafter, if there is one, which reads prompts too. `tokens`: the limit of this step; None for
-        `max_step_tokens`."""
+        `shared_step_tokens`."""
         self._whole_prompts = config.whole_prompts
-        self._most_tokens = self._tokens = config.max_step_tokens if tokens is None else tokens
+        self._most_tokens = self._tokens = config.shared_step_tokens if tokens is None else tokens
         # What is left of the shortest limit on a step; where that is the only limit, the same as `_tokens`.
         self._short = config.shortest_limit
-        self._rows = config.max_logit_rows
+        self._rows = config.capacity.max_logit_rows
         self._page_size = config.page_size
         self._target_s = config.target_itl_s
         self._costs = costs

@@ -28,7 +28,7 @@ class RunningSet:
         self._kv = kv
         self._waiting = waiting
         self.running: list[Sequence] = []  # in order of turns
-        self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
+        self.free_slots = list(range(config.capacity.max_slots - 1, -1, -1))
         self.retractions = 0
         self._turns = 0
         self._levels = Levels(config)

@@ -252,7 +252,7 @@ class Scheduler:
         return SchedulerStats(
             pages_free=free,
             pages_cached=cached,
-            pages_active=self.config.num_pages - free - cached,
+            pages_active=self.config.capacity.num_pages - free - cached,
             running=len(self.running),
             waiting=len(self.waiting) + len(self.waiting.aside) + len(self.held),
             prefix_query_tokens=self.kv.query_tokens,
@@ -272,7 +272,7 @@ class Scheduler:
         if self.in_flight:
             last = self.in_flight[-1]
             awaited = last.awaited(self.step_costs.expected(last) or 0.0 if last.drafts else 0.0)
-        rows = min(self.step_size.tokens, self.config.max_logit_rows) - len(self.running)
+        rows = min(self.step_size.tokens, self.config.capacity.max_logit_rows) - len(self.running)
         proposal = self._speculation.propose(self.running, DraftBudget(rows, opens=True, awaited=awaited))
         self.unchecked += proposal.unchecked
         return proposal.waits

@@ -11,9 +11,10 @@ from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.position import Position
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs, VectorForm
-from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, WindowTable
+from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, Window, WindowTable, window_tables
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
@@ -26,17 +27,14 @@ _NO_TURN = 1 << 62  # after all turns
 class SchedulerConfig:
     """The limits of a plan."""
 
-    num_pages: int
-    context_length: int  # prompt and output tokens of one sequence
-    max_running_requests: int = 64  # slots
-    max_step_tokens: int = 512
-    # The limit on a step's tokens is chosen between this one and `max_step_tokens`; see `StepSize`. None: the limit is
-    # `max_step_tokens`.
+    capacity: Capacity
+    shared_step_tokens: int  # the most of a step with several sequences
+    # The limit on a step's tokens is chosen between this one and `shared_step_tokens`; see `StepSize`. None: the limit
+    # is `shared_step_tokens`.
     least_step_tokens: int | None = None
-    max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
     enable_prefix_cache: bool = True
-    # Each prompt is in one step, whole, because tokens see later ones; several are packed into `max_step_tokens`, and a
-    # longer one has a step of its own. Its pages are used in that step alone, and nothing is ever sampled.
+    # Each prompt is in one step, whole, because tokens see later ones; several are packed into `shared_step_tokens`,
+    # and a longer one has a step of its own. Its pages are used in that step alone, and nothing is ever sampled.
     whole_prompts: bool = False
     # Seconds that a step with output tokens may take for the sake of prompts. None: the longest of
     # `DEFAULT_TARGET_ITL_S`, the time of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, and that of a chunk
@@ -44,35 +42,32 @@ class SchedulerConfig:
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
     worker_drafter: str | None = None  # the drafter in the workers, one of `WORKER_DRAFTERS`
-    max_drafts: int = MAX_DRAFTS  # draft tokens of a sequence in a step
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
-    num_snapshots: int = 0  # of the states of a sequence; 0: the model has no states, or none are stored
     tokens_between_marks: int = 4096  # of a long prompt; smaller in tests only
-    windows: tuple[WindowTable, ...] = ()  # the page tables of layers with windows; empty: these use the common one
+    windows: tuple[Window, ...] = ()  # of layers with page tables of their own; empty: all use the common one
     block_pages: int = BLOCK_PAGES  # smaller in tests only
 
     def __post_init__(self) -> None:
-        sizes = (
-            "num_pages",
-            "context_length",
-            "max_running_requests",
-            "max_step_tokens",
-            "max_logit_rows",
-            "page_size",
-        )
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.least_step_tokens is not None and not 1 <= self.least_step_tokens <= self.max_step_tokens:
-            raise ValueError(
-                f"least_step_tokens must be between 1 and {self.max_step_tokens}, not {self.least_step_tokens}"
-            )
+        capacity, most = self.capacity, self.shared_step_tokens
+        sizes = {
+            "num_pages": capacity.num_pages,
+            "context_length": capacity.context_length,
+            "max_slots": capacity.max_slots,
+            "max_logit_rows": capacity.max_logit_rows,
+            "shared_step_tokens": most,
+            "page_size": self.page_size,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, not {size}")
+        if self.least_step_tokens is not None and not 1 <= self.least_step_tokens <= most:
+            raise ValueError(f"least_step_tokens must be between 1 and {most}, not {self.least_step_tokens}")
         if self.whole_prompts and (
-            self.enable_prefix_cache or self.num_snapshots or self.windows or self.worker_drafter is not None
+            self.enable_prefix_cache or capacity.num_snapshots or self.windows or self.worker_drafter is not None
         ):
             raise ValueError("whole prompts share no prefixes and have neither windows nor drafters")
-        for window, num_pages in self.windows:
-            least = window.least_pages(self.max_running, self.max_step_tokens, self.max_drafts, self.page_layout)
+        for window, num_pages in self.window_tables:
+            least = window.least_pages(self.max_running, most, self.max_drafts, self.page_layout)
             if num_pages < least:
                 raise ValueError(f"the table of window {window.tokens} needs at least {least} pages, not {num_pages}")
 
@@ -82,20 +77,30 @@ class SchedulerConfig:
         return PageLayout(self.page_size, self.block_pages)
 
     @property
+    def window_tables(self) -> tuple[WindowTable, ...]:
+        """The page tables of `windows`."""
+        return window_tables(self.windows, self.capacity.window_pages)
+
+    @property
+    def max_drafts(self) -> int:
+        """The most draft tokens of a sequence in a step."""
+        return self.capacity.max_drafts or MAX_DRAFTS
+
+    @property
     def max_running(self) -> int:
         """The most sequences that run at once: each must find a token and a logit row in every step."""
-        return min(self.max_running_requests, self.shortest_limit, self.max_logit_rows)
+        return min(self.capacity.max_slots, self.shortest_limit, self.capacity.max_logit_rows)
 
     @property
     def shortest_limit(self) -> int:
         """The smallest limit on the tokens of a step."""
-        return self.max_step_tokens if self.least_step_tokens is None else self.least_step_tokens
+        return self.shared_step_tokens if self.least_step_tokens is None else self.least_step_tokens
 
     @property
     def max_sequence_tokens(self) -> int:
         """Prompt and output tokens of the longest sequence that can run: the context, or the whole KV cache if it is
         smaller."""
-        return min(self.context_length, self.num_pages * self.page_size)
+        return min(self.capacity.context_length, self.capacity.num_pages * self.page_size)
 
 
 class SequenceState(enum.Enum):

@@ -163,8 +163,8 @@ class StepBuilder:
         tokens: int | None = None,
     ) -> None:
         """Begin a plan. `draft_costs` are those of the workers' drafter, if there is one. `tokens`: the most tokens of
-        this step; None for `max_step_tokens`."""
-        self._slots = config.max_running_requests
+        this step; None for `shared_step_tokens`."""
+        self._slots = config.capacity.max_slots
         self._work = costs.begin()
         self.reading: WorkerReading | None = None  # the part of the workers' drafter
         self.budget = StepBudget(config, costs, self._work, draft_costs, tokens)

@@ -29,8 +29,8 @@ class StepSize:
 
     @property
     def tokens(self) -> int:
-        """The most tokens of the next step: `max_step_tokens` where that is the operator's, and `least_step_tokens` as
-        long as too little is known."""
+        """The most tokens of the next step: `shared_step_tokens` where that is the operator's, and `least_step_tokens`
+        as long as too little is known."""
         return self._tokens
 
     def observe(self, step: InFlight, result: StepResult) -> None:
@@ -47,7 +47,7 @@ class StepSize:
 
     def _economical(self, long_steps: CostModel, least: int) -> int:
         """Return the shortest whole pages, at least `least` tokens, that cost little more for each token."""
-        page, most = self._config.page_size, self._config.max_step_tokens
+        page, most = self._config.page_size, self._config.shared_step_tokens
         lengths = range(-(-least // page) * page, most + 1, page)
         if not lengths:
             return most

@@ -26,7 +26,7 @@ class WindowTables:
     """
 
     def __init__(self, config: SchedulerConfig, pools: ListOf[WindowPages], anchors: Anchors | None) -> None:
-        self._windows = [table.window for table in config.windows]
+        self._windows = config.windows
         self._layout = config.page_layout
         self._pools = pools
         self._anchors = anchors

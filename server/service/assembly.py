@@ -33,7 +33,7 @@ from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.progress_board import create_progress_board
 from numaserve.shm_comm.segment import create_segment
-from numaserve.workers.interface.drafters import MAX_DRAFTS, WORKER_DRAFTERS
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import mask_rows
 from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.planning.topology import Topology
@@ -98,19 +98,14 @@ def make_engine(
     config, deployment, drafters = checked.config, checked.deployment, checked.drafters
     scheduler = Scheduler(
         SchedulerConfig(
-            num_pages=deployment.num_pages,
-            context_length=deployment.context_length,
-            max_running_requests=deployment.max_running_requests,
-            max_step_tokens=deployment.shared_step_tokens,
-            least_step_tokens=deployment.least_step_tokens,
-            max_logit_rows=deployment.max_logit_rows,
+            deployment.capacity,
+            deployment.shared_step_tokens,
+            deployment.least_step_tokens,
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             whole_prompts=deployment.whole_prompts,
-            num_snapshots=deployment.num_snapshots,
-            windows=deployment.window_tables,
+            windows=deployment.windows,
             vocab_size=checked.vocab_size,
             worker_drafter=deployment.launches[0].drafter or None,
-            max_drafts=deployment.launches[0].max_drafts or MAX_DRAFTS,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,
@@ -118,7 +113,7 @@ def make_engine(
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
-    board_factory = partial(create_mask_board, mask_rows(deployment.max_running_requests), checked.vocab_size)
+    board_factory = partial(create_mask_board, mask_rows(deployment.capacity.max_slots), checked.vocab_size)
     spec = GroupSpec(
         deployment.launches,
         ring_factory if world_size > 1 else None,
@@ -190,9 +185,9 @@ def make_http_server(
         model_path=str(checked.path),
         version=installed_version(),
         limits=ApiLimits(
-            context_length=checked.deployment.context_length,
+            context_length=checked.deployment.capacity.context_length,
             vocab_size=checked.vocab_size,
-            max_sequences=checked.deployment.max_running_requests + config.max_queued_requests,
+            max_sequences=checked.deployment.capacity.max_slots + config.max_queued_requests,
             request_timeout=config.request_timeout,
         ),
         api_keys=checked.key_sources.keys,

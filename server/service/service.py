@@ -112,7 +112,7 @@ def _check(started: Started) -> Checked:
         check_vocabulary(tokenizer, Path(options.draft.model))
     parser = config.tool_call_parser
     calls = tool_format(parser, tokenizer.chat_template)
-    answers = deployment.max_running_requests + config.max_queued_requests
+    answers = deployment.capacity.max_slots + config.max_queued_requests
     responses = response_template(parser, calls, path, tokenizer, max_answers=answers) if generates else None
     tokenizer_check.finish()
     return Checked(

@@ -46,7 +46,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
     """Return the report as labels and texts."""
     config, deployment, nodes = checked.config, checked.deployment, _by_node(checked)
     ranks, cores = len(deployment.ranks), len(_cpus(deployment.ranks))
-    running = deployment.max_running_requests
+    capacity = deployment.capacity
     weights, kv_cache, states = _sizes(deployment.ranks)
     products = products_text(deployment.multiplied_by)
     machine = (
@@ -61,8 +61,8 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         ("machine", machine),
         *((f"node {node}", _on_node(own)) for node, own in sorted(nodes.items())),
         ("weights", formats),
-        ("context", f"{deployment.context_length} tokens, at most {running} sequences at a time"),
-        ("KV cache", f"{deployment.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
+        ("context", f"{capacity.context_length} tokens, at most {capacity.max_slots} sequences at a time"),
+        ("KV cache", f"{capacity.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
         *_window_rows(deployment),
         *_state_rows(deployment, states),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
@@ -77,7 +77,7 @@ def _window_rows(deployment: Deployment) -> list[tuple[str, str]]:
 
 
 def _state_rows(deployment: Deployment, nbytes: int) -> list[tuple[str, str]]:
-    running, cached = deployment.max_running_requests, deployment.num_snapshots
+    running, cached = deployment.capacity.max_slots, deployment.capacity.num_snapshots
     return [("states", f"{running} running and {cached} cached, {format_bytes(nbytes)}")] if nbytes else []
 
 
@@ -120,13 +120,13 @@ def _fields(checked: Checked) -> dict[str, object]:
         "weight_bytes": weights,
         "weight_formats": list(deployment.weight_formats),
         "multiplied_by": deployment.multiplied_by,
-        "context_length": deployment.context_length,
-        "max_running_requests": deployment.max_running_requests,
-        "kv_cache_tokens": deployment.num_pages * PAGE_SIZE,
+        "context_length": deployment.capacity.context_length,
+        "max_running_requests": deployment.capacity.max_slots,
+        "kv_cache_tokens": deployment.capacity.num_pages * PAGE_SIZE,
         "kv_cache_bytes": kv_cache,
         "kv_cache_dtype": deployment.launches[0].settings.kv_cache_dtype,
         "window_tokens": {str(window.tokens): pages * PAGE_SIZE for window, pages in deployment.window_tables},
-        "cached_states": deployment.num_snapshots,
+        "cached_states": deployment.capacity.num_snapshots,
         "state_bytes": states,
         "speculative": list(checked.drafters) or "off",
         "draft_model": config.draft_model if "draft_model" in checked.drafters else None,

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 from numaserve.workers.interface.windows import Window, WindowTable
 from numaserve.workers.planning.windows import table_pages
 
 from tests.support.machines import OPTIONS
+from tests.support.plan_limits import plan_limits
 
 STATE_MIB = 62.8
 STEP_TOKENS = 1024
@@ -85,13 +86,13 @@ def run(load: Load, snapshots: int = 0, windows: tuple[WindowTable, ...] = ()) -
     """Run all sessions to their ends. Without snapshots and windows every page can be reused: pure attention."""
     rng = random.Random(7)
     scheduler = Scheduler(
-        SchedulerConfig(
+        plan_limits(
             num_pages=16_384,
             context_length=32_768,
-            max_running_requests=load.sessions,
+            max_slots=load.sessions,
             max_step_tokens=STEP_TOKENS,
             num_snapshots=snapshots,
-            windows=windows,
+            window_tables=windows,
         )
     )
     system = random_tokens(rng, SYSTEM_TOKENS)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, StepPlan
 from numaserve.workers.interface.windows import WindowTable
 
@@ -30,6 +30,7 @@ from tests.bench.bench_sessions import (
     planned,
     random_tokens,
 )
+from tests.support.plan_limits import plan_limits
 
 POSITION_S = 2e-8  # a cached token of a layer that attends to all, as a part of the model's layers
 OUTPUT_TOKENS = 4096
@@ -65,8 +66,8 @@ def make_scheduler(model: Model, pages: int, context: int, *, tables: bool) -> S
     if tables:
         windows = (planned(model.window, SLOTS),)
         pages = int((pages - model.windowed * windows[0].num_pages) / (1 - model.windowed))
-    limits = {"max_running_requests": SLOTS, "max_step_tokens": STEP_TOKENS}
-    return Scheduler(SchedulerConfig(pages, context, windows=windows, **limits))
+    limits = {"max_slots": SLOTS, "max_step_tokens": STEP_TOKENS}
+    return Scheduler(plan_limits(pages, context, window_tables=windows, **limits))
 
 
 def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
@@ -83,7 +84,7 @@ def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
         steps += 1
         running += len(scheduler.running)
         scheduler.apply(answer(plan, rng))
-    return Served(scheduler.config.num_pages, running / steps, SEQUENCES * OUTPUT_TOKENS / seconds)
+    return Served(scheduler.config.capacity.num_pages, running / steps, SEQUENCES * OUTPUT_TOKENS / seconds)
 
 
 def converse(model: Model, pages: int, context: int, sessions: int, *, tables: bool) -> float:

@@ -50,6 +50,6 @@ def test_an_assistant_changes_no_bit_with_window_tables(tmp_path: Path) -> None:
         alone = one_by_one(Traffic(group, scheduler_config()), requests)
     with make_group(model, 2, window_pages=[table.num_pages], draft_model=assistant) as group:
         for ahead in (1, 2):
-            traffic = drafted(group, ahead=ahead, windows=(table,), enable_prefix_cache=True)
+            traffic = drafted(group, ahead=ahead, window_tables=(table,), enable_prefix_cache=True)
             assert_serves(traffic, requests, alone)
             assert sum(traffic.scheduler.drafted[DRAFTED, right] for right in (True, False)) > 50

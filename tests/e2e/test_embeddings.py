@@ -44,7 +44,7 @@ def by_transformers(model: hf.PreTrainedModel, texts: list[list[int]]) -> np.nda
 
 
 def served(folder: Path, tp: int, texts: list[list[int]]) -> np.ndarray:
-    config = scheduler_config(num_pages=64, context_length=128, max_running_requests=16)
+    config = scheduler_config(num_pages=64, context_length=128, max_slots=16)
     with RankGroup(folder, tp, context_length=128, pooled=True) as group:
         answers = Traffic(group, config).serve(map(wanted, texts))
     return np.stack([np.frombuffer(answer.embedding, "<f4") for answer in answers]).astype(np.float64)

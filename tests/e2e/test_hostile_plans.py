@@ -21,11 +21,12 @@ from numaserve.workers.interface.protocol import (
 )
 
 from tests.support import checkpoints
+from tests.support.plan_limits import capacity
 from tests.support.rank_group import RankGroup
 
 VOCAB = checkpoints.VOCAB
 # The context is no multiple of a page, so that its last page has positions past the end.
-LIMITS = {"num_pages": 8, "context_length": 100, "max_running_requests": 4, "max_step_tokens": 64, "max_logit_rows": 16}
+LIMITS = {"num_pages": 8, "context_length": 100, "max_slots": 4, "max_step_tokens": 64, "max_logit_rows": 16}
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [5, 6, 7, 8]
 
@@ -230,6 +231,7 @@ def test_a_second_launch_changes_nothing(group: RankGroup) -> None:
         "cpus": [[0]],
         "nodes": [0],
         "weights": [1],
+        "capacity": capacity(),
     }
     group.send_frames(encode(Launch(**fields)))
     is_served(group)

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module", params=[(1, "native"), (2, "native"), (1, "reference")], ids=str)
 def group(request: pytest.FixtureRequest, model: Path) -> Iterator[RankGroup]:
     tp, backend = request.param
-    sizes: dict[str, Any] = {"num_pages": 12, "context_length": 128, "max_running_requests": 4, "max_step_tokens": 64}
+    sizes: dict[str, Any] = {"num_pages": 12, "context_length": 128, "max_slots": 4, "max_step_tokens": 64}
     with RankGroup(model, tp, num_snapshots=3, backend=backend, **sizes) as group:
         yield group
 

@@ -19,7 +19,7 @@ WINDOW_PAGES = 6
 def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     tp, backend = request.param
     model = save_tiny_model("gemma2", tmp_path_factory.mktemp("model"))
-    sizes: dict[str, Any] = {"num_pages": 12, "context_length": 320, "max_running_requests": 4, "max_step_tokens": 64}
+    sizes: dict[str, Any] = {"num_pages": 12, "context_length": 320, "max_slots": 4, "max_step_tokens": 64}
     with RankGroup(model, tp, window_pages=[WINDOW_PAGES], backend=backend, **sizes) as group:
         yield group
 

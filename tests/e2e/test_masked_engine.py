@@ -17,13 +17,14 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 
 from tests.support import checkpoints
+from tests.support.plan_limits import with_limits
 from tests.support.played_drafts import played
 from tests.support.real_engine import real_engine
 from tests.support.same_bits import save_tiny_model, scheduler_config
 from tests.support.scripted_matchers import ScriptedMatcher, some_tokens
 
 ALLOWED = some_tokens(checkpoints.VOCAB, 3, share=5)
-LIMITS = scheduler_config(max_running_requests=8, num_pages=128)
+LIMITS = scheduler_config(max_slots=8, num_pages=128)
 NEW_TOKENS = 40
 SAMPLINGS = (
     SamplingParams(temperature=0.0, logprobs=5, token_ids_logprob=[3, 7, 200]),
@@ -98,7 +99,7 @@ async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(model: P
         alone = [await answer_of(engine, request) for request in some]
         assert await answers(engine, some) == alone
     check(some, alone)
-    crowded = replace(LIMITS, num_pages=8, max_step_tokens=33, enable_prefix_cache=True)
+    crowded = with_limits(LIMITS, num_pages=8, max_step_tokens=33, enable_prefix_cache=True)
     async with real_engine(model, tp, limits=crowded, overlap=overlap) as engine:
         assert await answers(engine, some) == alone
         assert await answers(engine, some) == alone
@@ -116,7 +117,7 @@ async def test_draft_tokens_right_wrong_and_forbidden_change_no_bit(model: Path,
     async with real_engine(model, tp, limits=LIMITS) as engine:
         alone = [await answer_of(engine, request) for request in some]
     drafters = played(some, alone, wrong=5)
-    for limits in (LIMITS, replace(LIMITS, num_pages=8, max_step_tokens=33)):
+    for limits in (LIMITS, with_limits(LIMITS, num_pages=8, max_step_tokens=33)):
         async with real_engine(model, tp, limits=limits, drafters=drafters) as engine:
             assert await answers(engine, some) == alone
             drafted = engine._scheduler.drafted
@@ -143,7 +144,7 @@ async def test_masks_that_are_late_change_no_bit(model: Path, tp: int, overlap: 
     metrics = Metrics("m")
     drafters = played(some, alone, wrong=5) if drafted else None
     slow = [replace(each, matcher=each.matcher and (lambda: Dawdling(ALLOWED))) for each in some]
-    for limits in (LIMITS, replace(LIMITS, num_pages=8, max_step_tokens=33)):
+    for limits in (LIMITS, with_limits(LIMITS, num_pages=8, max_step_tokens=33)):
         async with real_engine(
             model, tp, limits=limits, overlap=overlap, mask_grace_s=0.0, metrics=metrics, drafters=drafters
         ) as engine:

@@ -18,14 +18,15 @@ from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 
 from tests.support.checkpoints import VOCAB
+from tests.support.plan_limits import with_limits
 from tests.support.real_engine import real_engine
 from tests.support.same_bits import save_tiny_model, scheduler_config
 from tests.support.tokenizer_builders import byte_level_backend, wrap
 
 NEW_TOKENS = 48
-LIMITS = scheduler_config(max_running_requests=8, num_pages=128, max_drafts=9)
-CACHED = replace(LIMITS, enable_prefix_cache=True, num_snapshots=6)
-CROWDED = replace(CACHED, num_pages=9, max_step_tokens=33)
+LIMITS = scheduler_config(max_slots=8, num_pages=128, max_drafts=9)
+CACHED = with_limits(LIMITS, enable_prefix_cache=True, num_snapshots=6)
+CROWDED = with_limits(CACHED, num_pages=9, max_step_tokens=33)
 TOKENIZER = wrap(byte_level_backend())
 LETTERS = {TOKENIZER.encode(letter)[-1]: 30.0 for letter in "qfj"}
 SAMPLINGS = (

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 import transformers as hf
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.step_size import StepSize
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support import checkpoints
+from tests.support.plan_limits import plan_limits
 from tests.support.rank_group import RankGroup
 from tests.support.traffic import Request, Traffic, one_by_one
 
 CONTEXT, PAGES = 3200, 101
-LIMITS = {"num_pages": PAGES, "context_length": CONTEXT, "max_running_requests": 4, "max_logit_rows": 64}
+LIMITS = {"num_pages": PAGES, "context_length": CONTEXT, "max_slots": 4, "max_logit_rows": 64}
 VOCABULARY = checkpoints.VOCAB
 PROMPT = random.Random(5).choices(range(VOCABULARY), k=3000)
 REQUESTS = [
@@ -39,7 +39,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
 
 
 def traffic(group: RankGroup, most: int, least: int | None = None) -> Traffic:
-    config = SchedulerConfig(**LIMITS, max_step_tokens=most, least_step_tokens=least, enable_prefix_cache=False)
+    config = plan_limits(**LIMITS, max_step_tokens=most, least_step_tokens=least, enable_prefix_cache=False)
     return Traffic(group, config)
 
 

@@ -16,9 +16,7 @@ from tests.support.real_engine import real_engine
 from tests.support.same_bits import CONTEXT, save_tiny_model, scheduler_config
 
 LENGTHS = (1, 2, 9, 31, 32, 33, 50, 96, 97, 150, 300, CONTEXT)
-LIMITS = scheduler_config(
-    whole_prompts=True, max_step_tokens=96, max_running_requests=8, num_pages=-(-CONTEXT // PAGE_SIZE)
-)
+LIMITS = scheduler_config(whole_prompts=True, max_step_tokens=96, max_slots=8, num_pages=-(-CONTEXT // PAGE_SIZE))
 EVERYONE = (Client("a"), Client("b", 3.0))
 
 

@@ -21,7 +21,7 @@ from tests.support.same_bits import (
 )
 from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
 
-STEP_TOKENS = scheduler_config().max_step_tokens
+STEP_TOKENS = scheduler_config().shared_step_tokens
 # mixtral has a window in every layer, as Mistral has, and llama4 chunks.
 MODELS = ("gpt_oss", "gemma2", "mixtral", "olmo3", "llama4", "smollm3", "gemma4", "mimo_v2_flash")
 WITH_SINKS = ("gpt_oss", "mimo_v2_flash")  # values of the second are narrower than its keys
@@ -60,7 +60,7 @@ def test_a_window_table_changes_no_bit(name: str, tp: int, tmp_path: Path) -> No
     model, requests = save_tiny_model(name, tmp_path), longer_requests()
     alone, table = answers_without(model, tp, requests), table_of(window_of(model))
     with make_group(model, tp, window_pages=[table.num_pages]) as group:
-        config = scheduler_config(windows=(table,))
+        config = scheduler_config(window_tables=(table,))
         assert one_by_one(Traffic(group, config), requests) == alone
         for ahead, changes in ways_to_serve(group):
             traffic = Traffic(group, replace(config, **changes), ahead=ahead)
@@ -76,7 +76,7 @@ def test_drafts_change_no_bit(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     model, requests = save_tiny_model(name, tmp_path), longer_requests()
     alone, table = answers_without(model, 1, requests), table_of(window_of(model))
     with make_group(model, 1, window_pages=[table.num_pages]) as group:
-        config = scheduler_config(windows=(table,), enable_prefix_cache=True, num_pages=FEW_PAGES)
+        config = scheduler_config(window_tables=(table,), enable_prefix_cache=True, num_pages=FEW_PAGES)
         traffic = Traffic(group, config, ahead=2, drafters=played(requests, alone, wrong=7))
         assert_serves(traffic, requests, alone)
         assert min(traffic.scheduler.drafted["played", right] for right in (True, False)) > 100
@@ -89,7 +89,7 @@ def test_codes_of_a_byte_change_no_bit(name: str, kv_cache_dtype: str, tmp_path:
     alone = answers_without(model, 2, requests, kv_cache_dtype=kv_cache_dtype)
     table = table_of(window_of(model))
     with make_group(model, 2, window_pages=[table.num_pages], kv_cache_dtype=kv_cache_dtype) as group:
-        traffic = Traffic(group, scheduler_config(windows=(table,), enable_prefix_cache=True), ahead=2)
+        traffic = Traffic(group, scheduler_config(window_tables=(table,), enable_prefix_cache=True), ahead=2)
         assert_serves(traffic, requests, alone)
 
 
@@ -98,4 +98,4 @@ def test_the_reference_answers_the_same_with_a_window_table(tmp_path: Path) -> N
     table = table_of(window_of(model))
     alone = answers_without(model, 1, requests, backend="reference")
     with make_group(model, 1, window_pages=[table.num_pages], backend="reference") as group:
-        assert one_by_one(Traffic(group, scheduler_config(windows=(table,))), requests) == alone
+        assert one_by_one(Traffic(group, scheduler_config(window_tables=(table,))), requests) == alone

@@ -8,7 +8,9 @@ import gguf
 import numpy as np
 import torch
 import yaml
+from msgspec.structs import replace
 from numaserve.configs import presets
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     Launch,
     ProfileRequest,
@@ -164,7 +166,8 @@ def _frames() -> Iterator[bytes]:
     yield encode(StepPlan(1, [plan, following]))
     yield encode(StepResult(1, 0, [SeqResult(5, TokenLogprobs(5, -0.5, [5, 6], [-0.5, -1.0]))], 1, 2, 3))
     yield encode(ProfileRequest(1, ceilings=True))
-    yield encode(Launch(0, 1, "m", [[0]], [0], [1], 8, 100, 4, 64, 16, -1, 0, 5.0))
+    limits = replace(Capacity.of_program(64, 16, 4, 4, 8), window_pages=(3,))
+    yield encode(Launch(0, 1, "m", [[0]], [0], [1], limits, -1, 0, 5.0))
 
 
 def _grammars() -> Iterator[bytes]:

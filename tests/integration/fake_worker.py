@@ -110,9 +110,9 @@ class FakeModel:
         reads_masks = launch.rank == 0 and launch.mask_fd >= 0
         self._board = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
         self._mask_grace_s = launch.mask_grace_s
-        self._kv = bytearray(launch.num_pages * PAGE_BYTES)
+        self._kv = bytearray(launch.capacity.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
-        self._max_slots = launch.max_running_requests
+        self._max_slots = launch.capacity.max_slots
         self._continuations = Continuations(reads_drafts=True)
 
     def step(self, plan: StepPlan) -> list[SeqResult]:

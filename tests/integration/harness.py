@@ -25,7 +25,6 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
@@ -35,6 +34,8 @@ from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.workers.interface.protocol import Launch, SamplingParams, mask_rows
 from word_tokenizer import WordTokenizer
+
+from tests.support.plan_limits import plan_limits
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 GREEDY = SamplingParams(temperature=0.0)
@@ -72,6 +73,14 @@ class Options:
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
+    limits = plan_limits(
+        num_pages=options.pages,
+        context_length=options.context,
+        max_slots=options.running,
+        max_step_tokens=options.step_tokens,
+        enable_prefix_cache=options.prefix_cache,
+        worker_drafter=options.worker_drafter,
+    )
     launches = [
         Launch(
             rank=rank,
@@ -80,11 +89,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             cpus=[[rank] for rank in range(options.ranks)],
             nodes=[0] * options.ranks,
             weights=[1] * options.ranks,
-            num_pages=options.pages,
-            context_length=options.context,
-            max_running_requests=options.running,
-            max_step_tokens=options.step_tokens,
-            max_logit_rows=512,
+            capacity=limits.capacity,
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.deadline_s,
@@ -92,18 +97,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         )
         for rank in range(options.ranks)
     ]
-    scheduler = Scheduler(
-        SchedulerConfig(
-            num_pages=options.pages,
-            context_length=options.context,
-            max_running_requests=options.running,
-            max_step_tokens=options.step_tokens,
-            enable_prefix_cache=options.prefix_cache,
-            worker_drafter=options.worker_drafter,
-        ),
-        options.kv_log,
-        options.drafters,
-    )
+    scheduler = Scheduler(limits, options.kv_log, options.drafters)
     config = EngineConfig(
         "fake",
         "0",

@@ -15,6 +15,7 @@ from numaserve.workers.bench import group
 from numaserve.workers.bench.group import RankFailed, run_ranks
 from numaserve.workers.bench.operations import ring
 from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, RunSteps, Task, UseRing
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.planning.roofline.machine import Machine
@@ -148,7 +149,7 @@ def test_steps_have_the_estimated_size_where_none_is_given(
     assert "steps of at most 1024 tokens, chosen from 512 and 1024" in " ".join(capsys.readouterr().out.split())
     bench(tmp_path / "out", "offline", "--shape", "tiny", *lengths, "--chunked-prefill-size", "300")
     assert "chosen from" not in capsys.readouterr().out
-    assert [launch.max_step_tokens for launch in ran] == [1024, 300]
+    assert [launch.capacity.max_step_tokens for launch in ran] == [1024, 300]
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -180,4 +181,4 @@ def test_what_a_rank_cannot_load_is_told_in_its_words(tmp_path: Path) -> None:
 
 def _launch(path: Path) -> Launch:
     cpu = sorted(os.sched_getaffinity(0))[0]
-    return Launch(0, 1, str(path), [[cpu]], [0], [1], 2, 32, 1, 16, 64, -1, 0, 5.0)
+    return Launch(0, 1, str(path), [[cpu]], [0], [1], Capacity.of_program(16, 64, 1, 1, 2), -1, 0, 5.0)

@@ -7,7 +7,9 @@ from typing import Any
 
 import kernel_ops
 import numpy as np
+from msgspec import structs
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.workers.interface.capacity import Capacity
 
 HIDDEN, DIM = 64, 32
 PLACE = (0, 256, -1)
@@ -19,18 +21,11 @@ MAKES_NO_NODE = frozenset({"pooled"})
 NEEDS_RING = frozenset({"gather_columns", "gather_queries", "divided_attention"})
 
 SETTINGS: dict[str, Any] = {
-    "max_tokens": 32,
-    "max_logit_rows": 8,
-    "max_slots": 2,
-    "pages_per_slot": 2,
-    "num_pages": 4,
-    "num_snapshots": 2,
-    "max_drafts": 0,
+    **structs.asdict(structs.replace(Capacity.of_program(32, 8, 2, 2, 4), num_snapshots=2)),
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
     "caches": [(1, 1, 0, 0, DIM, 0, False, 0, False, False, 1, 0)],
-    "window_pages": [],
     "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,

@@ -25,14 +25,14 @@ namespace {
 
 constexpr int32_t kWindowPages = 17;
 constexpr Window kWindow{.tokens = 40};
-constexpr Limits kLimits{.max_tokens = 48,
-                         .max_logit_rows = 9,
-                         .max_slots = 4,
-                         .pages_per_slot = 14,
-                         .num_pages = 31,
-                         .vocabulary = 19,
-                         .num_snapshots = 3,
-                         .max_drafts = 4};
+const Limits kLimits{{.num_pages = 31,
+                      .context_length = 14 * kPageTokens,
+                      .max_slots = 4,
+                      .max_step_tokens = 48,
+                      .max_logit_rows = 9,
+                      .num_snapshots = 3,
+                      .max_drafts = 4},
+                     19};
 
 std::vector<uint8_t> current;  // the input that is being run
 std::string left_in;
@@ -65,7 +65,7 @@ class Run {
         step_(kLimits, kinds(input), parallel(input), 1 + (input.size() % 3)),
         narrows_(input.size() % 5 == 0 && input.size() % 4 < 3),
         windows_(input.size() % 4 == 1 ? 2 : 1),
-        slots_(kLimits.max_slots, kLimits.pages_per_slot, table_pages(), kLimits.vocabulary) {
+        slots_(kLimits.max_slots, kLimits.pages_per_slot(), table_pages(), kLimits.vocabulary) {
     // Layers work on the rows of logits alone in programs that do not pool.
     if (input.size() % 2 == 0 && !narrows_) step_.allow_pooling();
     if (input.size() % 3 == 0) step_.keep_states();
@@ -206,7 +206,7 @@ class Run {
   }
 
   void check_step(std::span<const SequenceInput> plan) {
-    require(step_.num_tokens() <= kLimits.max_tokens, "too many tokens");
+    require(step_.num_tokens() <= kLimits.max_step_tokens, "too many tokens");
     for (const int32_t token : step_.tokens)
       require(token >= 0 && token < kLimits.vocabulary, "a token beyond the vocabulary");
     for (size_t table = 0; table < windows_.size(); ++table)

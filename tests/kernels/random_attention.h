@@ -51,7 +51,7 @@ class AttentionNodes : public RecurrentNodes {
     program_.add(std::move(rope));
     const int64_t out_cols = own.q_heads * value_dim;
     const Place out = rows(out_cols, sizeof(bf16));
-    const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot),
+    const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot()),
                                      own.value_tiles() * kTileK + 16, sizeof(float));
     auto node = std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(cache_of(layer)),
                                                 program_.next_counter());
@@ -79,7 +79,7 @@ class AttentionNodes : public RecurrentNodes {
     };
     add(shape_.q_heads, queries_, queries_.end - queries_.begin);
     add(shape_.kv_heads, keys_, counted);
-    const Place sums = collective(model_.limits.max_tokens, 2);
+    const Place sums = collective(model_.limits.max_step_tokens, 2);
     program_.add(std::make_unique<DividedNormNode>(qkv, sums, std::move(vectors), 1e-5f));
   }
 
@@ -123,7 +123,7 @@ class AttentionNodes : public RecurrentNodes {
     PackedMatrix& weight = matrix(own.end - own.begin, shape_.hidden);
     pack(weight, shape_.head_dim, shape_.hidden, {own}, 0, {0, 1, 0});
     const Place kv = rows(shape_.head_dim, sizeof(float));
-    const Place part = ring_ == nullptr ? kv : collective(model_.limits.max_tokens, weight.n());
+    const Place part = ring_ == nullptr ? kv : collective(model_.limits.max_step_tokens, weight.n());
     linear("linear", x, weight, part);
     if (ring_ != nullptr) program_.add(std::make_unique<GatherColumnsNode>(part, kv, bounds));
     return kv;
@@ -158,7 +158,7 @@ class AttentionNodes : public RecurrentNodes {
     const ContextParallel& divided = program_.context_parallel();
     const int64_t result = own.value_dim + kPartialExtra;
     const Place split_results =
-        room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot), result, sizeof(float));
+        room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot()), result, sizeof(float));
     auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(cache_of(layer)),
                                                 program_.next_counter());
     node->scale = scale;

@@ -39,7 +39,7 @@ struct Shape {
 
 struct Model {
   Shape shape;
-  Limits limits;             // its vocabulary is the shape's
+  Limits limits;             // without window pages; its vocabulary is the shape's
   std::vector<int> threads;  // of each rank's team
   const KernelTable* table;
   KvDtype kv_dtype = KvDtype::kBf16;
@@ -48,7 +48,7 @@ struct Model {
 
   int world() const { return static_cast<int>(threads.size()); }
   uint32_t lanes() const { return static_cast<uint32_t>(*std::min_element(threads.begin(), threads.end())); }
-  int64_t context() const { return limits.pages_per_slot * kPageTokens - 5; }  // not all of the last page
+  int64_t context() const { return limits.pages_per_slot() * kPageTokens - 5; }  // not all of the last page
 };
 
 // The same random numbers for a tensor on every rank: each packs its own rows and columns of them.

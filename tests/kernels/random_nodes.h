@@ -36,9 +36,8 @@ class RandomNodes {
         ring_(ring),
         team_(std::vector<int>(static_cast<size_t>(model.threads[static_cast<size_t>(rank)]), -1)),
         program_(*model.table, team_, ring,
-                 {.limits = model.limits,
+                 {.limits = limits(),
                   .caches = kinds(),
-                  .window_pages = window_pages(),
                   .states = states(),
                   .kv_dtype = model.kv_dtype,
                   .parallel = parallel(),
@@ -105,9 +104,10 @@ class RandomNodes {
              .layers = shape_.layers / 2,
              .table = shape_.window_pages > 0}};
   }
-  std::vector<int64_t> window_pages() const {
-    if (shape_.window_pages == 0) return {};
-    return {shape_.window_pages};
+  Limits limits() const {
+    Limits all = model_.limits;
+    if (shape_.window_pages > 0) all.window_pages = {shape_.window_pages};
+    return all;
   }
   CacheIndex cache_of(int64_t layer) const {
     if (shape_.window == 0) return {0, layer};
@@ -161,7 +161,7 @@ class RandomNodes {
     if (used_ > kArenaBytes) throw std::logic_error("the model does not fit the test's arena");
     return place;
   }
-  Place rows(int64_t cols, int64_t item_bytes) { return room(model_.limits.max_tokens, cols, item_bytes); }
+  Place rows(int64_t cols, int64_t item_bytes) { return room(model_.limits.max_step_tokens, cols, item_bytes); }
 
   // As `room`, but in the ring's slot of the step's next collective when there are several ranks.
   Place collective(int64_t count, int64_t cols) {
@@ -169,7 +169,7 @@ class RandomNodes {
     if (ring_ != nullptr) place.collective = collectives_++;
     return place;
   }
-  Place partial() { return collective(model_.limits.max_tokens, shape_.hidden); }
+  Place partial() { return collective(model_.limits.max_step_tokens, shape_.hidden); }
 
   const Vector& vector(int64_t count, float offset) {
     return vectors_.emplace_back(random_values(count, ++tensors_, 0.1f, offset));
@@ -208,7 +208,7 @@ class RandomNodes {
 
   Place operand(Place x, const PackedMatrix& weight, int64_t rows_per_token = 1) {
     if (!takes_int8(weight.format())) return x;
-    const int64_t rows = model_.limits.max_tokens * rows_per_token + (rows_per_token > 1 ? kTileN - 1 : 0);
+    const int64_t rows = model_.limits.max_step_tokens * rows_per_token + (rows_per_token > 1 ? kTileN - 1 : 0);
     const Place out = room(rows, round_up(quantized_bytes(weight.k(), weight.group()), kLineBytes), 1);
     program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, rows_per_token, false));
     return out;

@@ -61,7 +61,7 @@ class RankProgram : public AttentionNodes {
     linear("moe_router", x, router, logits);
 
     // Tiles of the last expert's rows may end after them.
-    const int64_t routed = model_.limits.max_tokens * kTopK + kTileN - 1,
+    const int64_t routed = model_.limits.max_step_tokens * kTopK + kTileN - 1,
                   item_bytes = takes_int8(model_.format) ? 1 : 2;
     const Place token = operand(x, *gate_up.front()), sorted = room(routed, token.ld, item_bytes);
     const MoePlaces places{rows(2 * kTopK + 1, sizeof(int32_t)),

@@ -110,7 +110,7 @@ class RecurrentNodes : public RandomNodes {
       return out;
     }
     std::vector<DividedVector> vectors{{padded_vector(chosen(all, 1, 1.0f, {columns})), cols, cols, all}};
-    const Place sums = collective(model_.limits.max_tokens, 1);
+    const Place sums = collective(model_.limits.max_step_tokens, 1);
     program_.add(std::make_unique<DividedNormNode>(gated, sums, std::move(vectors), 1e-5f));
     program_.add(std::make_unique<NormNode>(gated, nullptr, cols, out, 0.0f));
     return out;

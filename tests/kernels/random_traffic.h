@@ -133,7 +133,7 @@ class Traffic {
     const auto prompt = static_cast<int64_t>(running.request.prompt.size());
     const int64_t rows_left = limits_.max_logit_rows - batch.rows - 1;
     const int64_t to_score = running.request.prompt_logprobs ? prompt - 1 - running.computed : 0;
-    int64_t count = std::min(known - running.computed, limits_.max_tokens - planned_tokens(batch));
+    int64_t count = std::min(known - running.computed, limits_.max_step_tokens - planned_tokens(batch));
     if (to_score > 0) count = std::min(count, rows_left);
     if (!calm_ && count > 1) count = pick(random_, 1, count);
     if (count <= 0 || rows_left < 0) return;
@@ -166,7 +166,7 @@ class Traffic {
   void add_drafts(const Running& running, int64_t most, Batch& batch) {
     const std::vector<int32_t>& sampled = outcomes_[running.number].tokens;
     const auto paged = static_cast<int64_t>(running.pages.front().pages.size()) * kPageTokens;
-    most = std::min({most, limits_.max_tokens - planned_tokens(batch), rank_.model().context() - running.computed,
+    most = std::min({most, limits_.max_step_tokens - planned_tokens(batch), rank_.model().context() - running.computed,
                      paged - running.computed, running.request.max_new - static_cast<int64_t>(sampled.size()) - 1});
     if (calm_ || most <= 0 || running.request.settings.masked) return;
     const int64_t count = pick(random_, 0, most);

@@ -37,7 +37,7 @@ class Segment {
   static constexpr uint64_t kNonce = 7;
 
   static uint64_t slot_bytes(const Model& model) {
-    const int64_t sums = round_up(model.limits.max_tokens, kPad) * round_up(model.shape.hidden, kPad);
+    const int64_t sums = round_up(model.limits.max_step_tokens, kPad) * round_up(model.shape.hidden, kPad);
     const int64_t logits = round_up(model.limits.max_logit_rows, kPad) * round_up(model.shape.vocabulary, kPad);
     return static_cast<uint64_t>(round_up(std::max(sums, logits) * static_cast<int64_t>(sizeof(float)), 4096));
   }

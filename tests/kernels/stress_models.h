@@ -13,17 +13,17 @@ class Models {
  public:
   explicit Models(const KernelTable& table) : table_(table) {}
 
-  void add(const Shape& shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot,
+  void add(const Shape& shape, std::vector<int> threads, int64_t max_step_tokens, int64_t pages_per_slot,
            WeightFormat format = WeightFormat::kBf16, KvDtype kv_dtype = KvDtype::kBf16) {
     all.push_back({.shape = shape,
-                   .limits = {.max_tokens = max_tokens,
-                              .max_logit_rows = 23,
-                              .max_slots = 5,
-                              .pages_per_slot = pages_per_slot,
-                              .num_pages = 2 * pages_per_slot + 3,
-                              .vocabulary = shape.vocabulary,
-                              .num_snapshots = 3,
-                              .max_drafts = 4},
+                   .limits = {{.num_pages = 2 * pages_per_slot + 3,
+                               .context_length = pages_per_slot * kPageTokens,
+                               .max_slots = 5,
+                               .max_step_tokens = max_step_tokens,
+                               .max_logit_rows = 23,
+                               .num_snapshots = 3,
+                               .max_drafts = 4},
+                              shape.vocabulary},
                    .threads = std::move(threads),
                    .table = &table_,
                    .kv_dtype = kv_dtype,

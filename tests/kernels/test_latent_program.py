@@ -9,12 +9,13 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 
 PAGE = reference.PAGE
 HIDDEN, VOCAB, NOPE, ROPE, LATENT, VALUES = 64, 16, 64, 32, 128, 32
@@ -92,7 +93,7 @@ class Model:
     def program(self, threads: int) -> Program:
         setup = ProgramSetup(
             RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(self.heads, 1, LATENT + ROPE, LATENT, is_latent=True)),)),
-            ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
+            Capacity.of_program(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
             Ranks((threads,)),
         )
         b = ProgramBuilder(setup)
@@ -233,7 +234,7 @@ def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Gen
 def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.random.Generator) -> None:
     setup = ProgramSetup(
         RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(0, 0, LATENT + ROPE, LATENT, is_latent=True)),)),
-        ProgramLimits(64, 64, 1, 2, 2),
+        Capacity.of_program(64, 64, 1, 2, 2),
         Ranks((2,)),
     )
     b, model = ProgramBuilder(setup), make_model(rng, 1)
@@ -256,7 +257,7 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
 def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
     setup = ProgramSetup(
         RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(2, 1, 96, 64, is_latent=True)),)),
-        ProgramLimits(32, 32, 1, 1, 1),
+        Capacity.of_program(32, 32, 1, 1, 1),
         Ranks((1,)),
         ModelSettings(kv_cache_dtype="int8"),
     )

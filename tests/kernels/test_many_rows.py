@@ -8,12 +8,13 @@ import operation_fields
 import pytest
 from kernel_reference import U16
 from numaserve.kernels import Program, Team, Vector
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 
 WEIGHTS = ("bf16", "int8")
 HIDDEN, INNER, VOCAB = 64, 160, 16
@@ -108,7 +109,7 @@ def make_mlp(rng: np.random.Generator, threads: int) -> Program:
     pages = -(-max(ROWS) // PAGE_SIZE)
     setup = ProgramSetup(
         RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
-        ProgramLimits(max(ROWS), 16, 1, pages, pages),
+        Capacity.of_program(max(ROWS), 16, 1, pages, pages),
         Ranks((threads,)),
     )
     b, norm = ProgramBuilder(setup), Vector(np.ones(HIDDEN, np.float32))

@@ -11,6 +11,7 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer, Operand, Partial
 from numaserve.workers.program.caches import CacheKind, Heads
@@ -19,7 +20,7 @@ from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.recording.experts import ExpertMatrices, Router
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96
 PROMPT = [token % VOCAB for token in range(23)]
@@ -74,7 +75,7 @@ class Model:
         """Of all tokens after the last one; without `held` there is no mixture in the program."""
         setup = ProgramSetup(
             RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
-            ProgramLimits(32, 16, 1, 1, 1),
+            Capacity.of_program(32, 16, 1, 1, 1),
             Ranks((threads,)),
         )
         b = ProgramBuilder(setup)

@@ -1,12 +1,16 @@
 """Operations and settings come as dicts: what is missing, too much or of another type is refused by its name."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import operation_fields
 import pytest
+from msgspec import structs
 from numaserve.kernels import Program, Team
-from numaserve.workers.program.native import KINDS
+from numaserve.workers.interface.capacity import Capacity
+from numaserve.workers.program.native import KINDS, native_settings
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 
 OPTIONAL = {("attention", "sinks"), ("causal_conv", "bias"), ("linear", "bias")}
 OPTIONAL |= {("moe_combine", "shared"), ("moe_experts", "bias"), ("moe_experts", "shared")}
@@ -151,6 +155,24 @@ def test_settings_of_a_program_are_named(name: str) -> None:
         Program(Team([-1]), None, settings | {name: object()})
     with pytest.raises(TypeError, match=r"^Program: unknown field 'other'$"):
         Program(Team([-1]), None, operation_fields.SETTINGS | {"other": 1})
+
+
+class MoreCapacity(Capacity, frozen=True, kw_only=True):
+    """A record with a limit that the kernels do not have."""
+
+    max_images: int
+
+
+def test_kernels_have_the_limits_of_the_record_and_no_others() -> None:
+    setup = ProgramSetup(RankShape(64, [0, 96]), Capacity.of_program(32, 16, 1, 1, 1), Ranks((1,)))
+    native = native_settings(setup) | {"arena_bytes": 64}
+    Program(Team([-1]), None, native)
+    for limit in Capacity.__struct_fields__:
+        with pytest.raises(TypeError, match=f"^Program: '{limit}' is missing$"):
+            Program(Team([-1]), None, {name: value for name, value in native.items() if name != limit})
+    more = replace(setup, limits=MoreCapacity(**structs.asdict(setup.limits), max_images=1))
+    with pytest.raises(TypeError, match=r"^Program: unknown field 'max_images'$"):
+        Program(Team([-1]), None, native | native_settings(more))
 
 
 def test_a_kv_cache_of_an_unknown_type_is_refused() -> None:

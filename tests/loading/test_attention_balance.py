@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from numaserve.configs import efficiencies
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
@@ -13,12 +14,11 @@ from numaserve.workers.planning.roofline.phases import RankMachine
 from numaserve.workers.planning.simulation.counting import CountedGroup
 from numaserve.workers.planning.simulation.times import HostTimes, OperationTime
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.program.setup import ProgramLimits
 
 from tests.support.full_shapes import DEEPSEEK_R1, LLAMA_70B, QWEN3_235B
 
 SIX = (43, 43, 42, 43, 43, 42)
-LIMITS = ProgramLimits(max_step_tokens=640, max_logit_rows=91, max_slots=91, pages_per_slot=3200, num_pages=3201)
+LIMITS = Capacity.of_program(max_step_tokens=640, max_logit_rows=91, max_slots=91, pages_per_slot=3200, num_pages=3201)
 INT8 = ModelSettings(formats=WeightFormats("int8"))
 
 LONG, CHUNK = (100_000, 1), (0, 512)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.configs import efficiencies
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
@@ -15,14 +16,13 @@ from numaserve.workers.planning.simulation.counting import CountedGroup
 from numaserve.workers.planning.simulation.layers import CountedModel
 from numaserve.workers.planning.simulation.times import HostTimes
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.program.setup import ProgramLimits
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tests.support.checkpoints import CASES
 from tests.support.full_shapes import DEEPSEEK_R1, LLAMA_70B
 
 TWO = (5, 4)
-LIMITS = ProgramLimits(max_step_tokens=512, max_logit_rows=2, max_slots=2, pages_per_slot=64, num_pages=65)
+LIMITS = Capacity.of_program(max_step_tokens=512, max_logit_rows=2, max_slots=2, pages_per_slot=64, num_pages=65)
 INT8 = ModelSettings(formats=WeightFormats("int8"))
 SLOT_BYTES = 4 * 512 * 8192
 STEPS = [StepWork([(0, 300)], 1), StepWork([(1500, 1), (3, 1)], 2)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.simulation.counting import CountedGroup, Phase
@@ -14,13 +15,12 @@ from numaserve.workers.program.ops.attention import Attention
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.experts import MultiplyExperts
 from numaserve.workers.program.ops.products import Linear
-from numaserve.workers.program.setup import ProgramLimits
 
 from tests.support.full_shapes import DEEPSEEK_R1, LLAMA_70B, QWEN3_235B
 
 SIX = [43, 43, 42, 43, 43, 42]
 PROMPT, TOKEN = StepWork([(0, 200)], 1), StepWork([(1000, 1)], 1)
-LIMITS = ProgramLimits(max_step_tokens=512, max_logit_rows=1, max_slots=1, pages_per_slot=32, num_pages=33)
+LIMITS = Capacity.of_program(max_step_tokens=512, max_logit_rows=1, max_slots=1, pages_per_slot=32, num_pages=33)
 SLOT_BYTES = 4 * 512 * 8192
 INT8 = ModelSettings(formats=WeightFormats("int8"))
 

@@ -70,7 +70,7 @@ def test_workers_report_the_caches_that_were_planned(backend: Backend, drafts: b
     folder = save_echo(tmp_path / "model")
     options = replace(OPTIONS, model=str(folder), state_cache_gib=0.001, backend=backend, drafts=drafts)
     deployment = make_deployment(options, load_model_config(folder), machine(4, 3))
-    assert deployment.num_snapshots > 1000
+    assert deployment.capacity.num_snapshots > 1000
     for launch, rank in zip(deployment.launches, deployment.ranks, strict=True):
         held = RankWeights(launch)
         assert (held.kv_bytes, held.state_bytes) == (rank.kv_bytes, rank.state_bytes)

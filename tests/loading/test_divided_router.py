@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from numaserve.kernels import Team
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.layers import axes
 from numaserve.workers.layers.axes import RouterRows
 from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Linear
-from numaserve.workers.program.setup import ProgramLimits
 from test_quantized_loading import TOKENS
 
 from tests.support import checkpoints
@@ -18,7 +18,7 @@ from tests.support.loaded import load_part
 from tests.support.reference_group import recorded, run_group
 
 SIX = (43, 43, 42, 43, 43, 42)
-LIMITS = ProgramLimits(max_step_tokens=8, max_logit_rows=2, max_slots=1, pages_per_slot=1, num_pages=1)
+LIMITS = Capacity.of_program(max_step_tokens=8, max_logit_rows=2, max_slots=1, pages_per_slot=1, num_pages=1)
 # Those without a gate of the shared experts.
 WITH_GATE = ("qwen2_moe", "qwen3_next")
 CASES = [case for case in (*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES) if case not in WITH_GATE]

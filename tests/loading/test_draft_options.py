@@ -69,6 +69,6 @@ def test_the_memory_of_a_layer_that_predicts_is_planned(tp: int, tmp_path: Path)
     assert with_it.weight_bytes > without.weight_bytes
     assert with_it.scratch_bytes > without.scratch_bytes
     # Three layers of latents instead of two, and the hidden state of a page's last token.
-    latents = without.kv_bytes // plans[0].num_pages // 2
-    assert with_it.kv_bytes // plans[1].num_pages == 3 * latents + 2 * 96
+    latents = without.kv_bytes // plans[0].capacity.num_pages // 2
+    assert with_it.kv_bytes // plans[1].capacity.num_pages == 3 * latents + 2 * 96
     assert plans[1].ring_slot_bytes >= plans[0].ring_slot_bytes

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from numaserve.kernels import Team
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import AS_PUBLISHED
 from numaserve.workers.layers.mixers.attention import Attention
@@ -14,7 +15,7 @@ from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from test_gguf_source import OF_ARCHITECTURE
 from test_gguf_source import write as write_gguf
@@ -57,7 +58,7 @@ def test_prompts_skip_layers_without_keys_but_for_rows_of_logits(folder: Path) -
     assert config.decoder.narrows_in == 2
     assert config.pooled().decoder.narrows_in is None
     (part,) = config.partition([1]).ranks
-    limits = ProgramLimits(256, 64, max_slots=4, pages_per_slot=8, num_pages=32)
+    limits = Capacity.of_program(256, 64, max_slots=4, pages_per_slot=8, num_pages=32)
     b = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, Ranks((2,))))
     config.decoder.forward(b, part)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import (
     PAGE_SIZE,
@@ -93,6 +94,7 @@ class Drafting:
 
     def __init__(self, folders: tuple[Path, Path], backend: Backend, team: Team, *, tables: bool) -> None:
         target, assistant = folders
+        limits = Capacity.of_program(CHUNK, 32, 2, PAGES, PAGES)
         launch = Launch(
             rank=0,
             world_size=1,
@@ -100,26 +102,21 @@ class Drafting:
             cpus=[[-1]],
             nodes=[0],
             weights=[1],
-            num_pages=PAGES,
-            context_length=PAGES * PAGE_SIZE,
-            max_running_requests=2,
-            max_step_tokens=CHUNK,
-            max_logit_rows=32,
+            capacity=msgspec.structs.replace(limits, window_pages=(WINDOW_PAGES,) if tables else ()),
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=60.0,
             backend=backend,
             draft=DraftModel(str(assistant), DEFAULT_SETTINGS),
             drafter="assistant",
-            window_pages=[WINDOW_PAGES] if tables else [],
         )
         node = NodeContext(0, team, None)
         held = RankWeights(launch)
-        draft = RankWeights(msgspec.structs.replace(launch, model=str(assistant), window_pages=[]), held.config)
+        draft = RankWeights(msgspec.structs.replace(launch, model=str(assistant), capacity=limits), held.config)
         for each in (held, draft):
             each.load(node, lambda done: None)
         self.tables = tables
-        self.served = RankProgram(held, replace(held.config.decoder, shows_rows=True), node, launch.window_pages)
+        self.served = RankProgram(held, replace(held.config.decoder, shows_rows=True), node, launch.capacity)
         drafter = make_drafter(RankParts(launch, [held, draft], self.served, node))
         assert drafter is not None
         self.drafter = drafter
@@ -195,7 +192,7 @@ def test_an_assistant_takes_the_memory_of_its_weights_alone(folders: tuple[Path,
         make_deployment(replace(options, draft=each), load_model_config(target), machine(2, 2))
         for each in (None, draft)
     )
-    assert drafting.num_pages == alone.num_pages
+    assert drafting.capacity.num_pages == alone.capacity.num_pages
     for one, other in zip(alone.ranks, drafting.ranks, strict=True):
         assert one.kv_bytes == other.kv_bytes
         assert one.weight_bytes < other.weight_bytes

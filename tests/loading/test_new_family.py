@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from numaserve.configs import efficiencies
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
@@ -171,10 +172,12 @@ def test_its_steps_are_estimated_operation_by_operation(folder: Path) -> None:
 def test_the_kernels_compute_what_the_reference_does(folder: Path, team: Team) -> None:
     (logits,) = run_group([load_part(folder, team, [1])], TOKENS)
     deployment = make_deployment(OPTIONS, load_model_config(folder), machine(1))
-    launch = deployment.launches[0]
-    launch = type(launch)(
-        **{name: getattr(launch, name) for name in launch.__struct_fields__}
-        | {"model": str(folder), "cpus": [[-1]], "settings": ModelSettings(), "num_pages": 9}
+    launch = replace(
+        deployment.launches[0],
+        model=str(folder),
+        cpus=[[-1]],
+        settings=ModelSettings(),
+        capacity=replace(deployment.capacity, num_pages=9),
     )
     rank = RankModel(launch, NodeContext(0, team, None), lambda done, total: None)
     sampling = SlotInit(SamplingParams(temperature=0.0, logprobs=20))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, SamplingParams, SlotInit
 from numaserve.workers.interface.settings import ModelSettings
@@ -21,7 +22,7 @@ from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.program.slots import slot_settings
 from numaserve.workers.weights.checkpoint import can_predict
 from safetensors.torch import load_file, save_file
@@ -36,7 +37,7 @@ FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "qwen3_5", "qwen3_5_moe"
 KINDS = {"glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse", "sparse"]}}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "full_attention"]}
 TOKENS = np.random.default_rng(0).integers(3, checkpoints.VOCAB, 70)
-LIMITS = ProgramLimits(max_step_tokens=96, max_logit_rows=96, max_slots=1, pages_per_slot=4, num_pages=4)
+LIMITS = Capacity.of_program(max_step_tokens=96, max_logit_rows=96, max_slots=1, pages_per_slot=4, num_pages=4)
 WITH = ModelSettings(mtp=True)
 EXACT = Numbers(torch.float64, rounded=False)
 

@@ -20,6 +20,7 @@ from driven_programs import (
     run,
     start,
 )
+from msgspec import structs
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
@@ -250,7 +251,7 @@ def test_a_slot_that_native_code_refuses_is_refused(change: str, part: Part, tea
 
 def test_a_kv_cache_takes_memory_when_it_is_written(part: Part) -> None:
     b = dense(part)
-    setup = replace(b.setup, limits=replace(b.limits, num_pages=1 << 18))
+    setup = replace(b.setup, limits=structs.replace(b.limits, num_pages=1 << 18))
     before = psutil.Process().memory_info().rss
     layers = KvCache(setup, DECLARED).layers
     assert sum(nbytes for _, nbytes in layers) == 1 << 30

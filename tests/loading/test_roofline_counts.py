@@ -12,6 +12,7 @@ from numaserve import kernels as native
 from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
@@ -22,11 +23,11 @@ from numaserve.workers.program.cost import OperationCost, StepWork
 from numaserve.workers.program.handles import Matrix, Rope, Vector
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 
 PAGES = 8
 SLOTS = 2
-LIMITS = ProgramLimits(
+LIMITS = Capacity.of_program(
     max_step_tokens=128, max_logit_rows=16, max_slots=SLOTS, pages_per_slot=PAGES, num_pages=PAGES * SLOTS
 )
 # A prompt in two chunks, a second one, then both go on.

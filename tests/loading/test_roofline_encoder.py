@@ -45,6 +45,6 @@ def test_memory_is_that_of_one_step_of_the_planned_context() -> None:
         estimate(ENCODER).memory,
         make_deployment(replace(POOLED, context_length=PROMPT), ENCODER, load_machine("6980p").topology()),
     )
-    assert planned.num_pages == PROMPT // PAGE_SIZE + 1
+    assert planned.capacity.num_pages == PROMPT // PAGE_SIZE + 1
     assert sum(node.kv_cache for node in on_nodes) == sum(rank.kv_bytes for rank in planned.ranks)
     assert sum(node.scratch for node in on_nodes) == sum(rank.scratch_bytes for rank in planned.ranks)

@@ -3,7 +3,9 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from numaserve.kernels import Program, Team
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.layers.axes import Axis, apportion, split, split_heads
@@ -176,18 +178,11 @@ def test_a_quantized_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCach
 @pytest.mark.parametrize("head_dim", [48, 64])
 def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head_dim: int) -> None:
     settings = {
-        "max_tokens": 16,
-        "max_logit_rows": 16,
-        "max_slots": 1,
-        "pages_per_slot": 4,
-        "num_pages": 64,
-        "num_snapshots": 0,
-        "max_drafts": 0,
+        **structs.asdict(Capacity.of_program(16, 16, 1, 4, 64)),
         "vocabulary": 32,
         "extra_tokens": 0,
         "context_parallel": None,
         "caches": [(9, 3, 0, 0, head_dim, head_dim, False, 0, False, False, 30, 0)],
-        "window_pages": [],
         "states": [],
         "kv_dtype": dtype,
         "arena_bytes": 4096,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.configs import efficiencies
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
@@ -15,13 +16,12 @@ from numaserve.workers.planning.roofline.phases import RankMachine
 from numaserve.workers.planning.simulation.counting import CountedGroup
 from numaserve.workers.planning.simulation.times import HostTimes, OperationTime, StepTotals
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.program.setup import ProgramLimits
 
 from tests.support.full_shapes import LLAMA_70B, QWEN3_235B
 
 SIX = (43, 43, 42, 43, 43, 42)
 TOKEN, PROMPT = StepWork([(1000, 1)], 1), StepWork([(0, 512)], 1)
-LIMITS = ProgramLimits(max_step_tokens=512, max_logit_rows=16, max_slots=16, pages_per_slot=32, num_pages=33)
+LIMITS = Capacity.of_program(max_step_tokens=512, max_logit_rows=16, max_slots=16, pages_per_slot=32, num_pages=33)
 INT8 = ModelSettings(formats=WeightFormats("int8"))
 
 

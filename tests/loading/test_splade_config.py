@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
@@ -11,7 +12,7 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.program.layout import layout
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 
 from tests.support import encoders
 from tests.support.configured import configured, splade
@@ -82,9 +83,7 @@ def arena_bytes(deployment: Deployment, rank: int) -> int:
     """The memory of a step's intermediate results on a rank."""
     launch = deployment.launches[rank]
     part = splade().partition(launch.weights, POOLED).ranks[rank]
-    limits = ProgramLimits(
-        launch.max_step_tokens, 0, launch.max_running_requests, launch.context_length // 32, launch.num_pages
-    )
+    limits = structs.replace(launch.capacity, max_logit_rows=0)
     setup = ProgramSetup(
         splade().decoder.shape(part), limits, Ranks(part.partition.shares, rank, deployment.ring_slot_bytes), POOLED
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import pytest
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     Ceilings,
     FromWorker,
@@ -27,11 +28,7 @@ LAUNCH = Launch(
     cpus=[[0]],
     nodes=[0],
     weights=[1],
-    num_pages=8,
-    context_length=64,
-    max_running_requests=1,
-    max_step_tokens=32,
-    max_logit_rows=1,
+    capacity=Capacity.of_program(32, 1, 1, 2, 8),
     ring_fd=-1,
     ring_nonce=0,
     step_deadline_s=1.0,

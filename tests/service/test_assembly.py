@@ -9,6 +9,8 @@ from numaserve.server.config.serve import load_config
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.generation.purpose import Embeds, Generates
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.assembly import connection_limits, make_engine
 from numaserve.server.service.http import HttpServer
 from numaserve.server.service.model.deployment import deployment_options
@@ -56,13 +58,30 @@ def test_the_scheduler_has_the_window_tables_of_the_workers() -> None:
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
     (shown,) = make_engine(checked, EngineCallbacks(), ["true"]).server_info()["window_tables"]
-    assert shown["num_pages"] == deployment.launches[0].window_pages[0]
+    assert shown["num_pages"] == deployment.launches[0].capacity.window_pages[0]
+
+
+def test_scheduler_and_workers_have_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SchedulerConfig] = []
+
+    def scheduler(config: SchedulerConfig, *others: Any) -> Scheduler:
+        made.append(config)
+        return Scheduler(config, *others)
+
+    monkeypatch.setattr("numaserve.server.service.assembly.Scheduler", scheduler)
+    config = load_config({"model": "demo", "tp": 2, "speculative": ["suffix"]})
+    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(2, 2))
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
+    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    make_engine(checked, EngineCallbacks(), ["true"])
+    assert deployment.capacity.num_snapshots > 0 < deployment.capacity.max_drafts
+    assert [each.capacity for each in (*made, *deployment.launches)] == [deployment.capacity] * 3
 
 
 def test_no_states_are_cached_without_a_prefix_cache() -> None:
     config = load_config({"model": "demo", "prefix_cache": False, "state_cache_gib": 1})
     deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4))
-    assert deployment.num_snapshots == 0
+    assert deployment.capacity.num_snapshots == 0
 
 
 def test_the_gateway_s_reader_is_the_one_that_may_be_too_slow() -> None:

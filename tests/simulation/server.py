@@ -10,12 +10,12 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupHooks, GroupSpec
 from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import Launch
 
 from tests.simulation.board import SimulatedBoard
@@ -27,6 +27,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.truth import LETTERS, PAGE_SIZE
 from tests.simulation.world import World
 from tests.support.drafters import Each, NoDrafters
+from tests.support.plan_limits import plan_limits
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,17 @@ def make_server(world: World, scenario: Scenario) -> Server:
 
 def _scheduler(world: World, scenario: Scenario) -> Scheduler:
     return Scheduler(
-        SchedulerConfig(
+        plan_limits(
             num_pages=scenario.pages,
             context_length=scenario.context,
-            max_running_requests=scenario.running,
+            max_slots=scenario.running,
             max_step_tokens=scenario.step_tokens,
             max_logit_rows=scenario.logit_rows,
             enable_prefix_cache=scenario.prefix_cache,
             worker_drafter=scenario.worker_drafter,
             page_size=PAGE_SIZE,
             num_snapshots=scenario.snapshots,
-            windows=scenario.window_tables,
+            window_tables=scenario.window_tables,
             block_pages=scenario.block_pages,
             max_drafts=scenario.max_drafts,
             tokens_between_marks=3 * PAGE_SIZE,
@@ -112,11 +113,7 @@ def _launches(ranks: int) -> tuple[Launch, ...]:
             cpus=[[each] for each in range(ranks)],
             nodes=[0] * ranks,
             weights=[1] * ranks,
-            num_pages=1,
-            context_length=1,
-            max_running_requests=1,
-            max_step_tokens=1,
-            max_logit_rows=1,
+            capacity=Capacity.of_program(1, 1, 1, 1, 1),
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=1.0,

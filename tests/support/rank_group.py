@@ -19,6 +19,7 @@ import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     DraftModel,
     Failure,
@@ -107,7 +108,7 @@ class RankGroup:
         cpus: list[list[int]] | None = None,
         num_pages: int = 64,
         context_length: int = 512,
-        max_running_requests: int = 16,
+        max_slots: int = 16,
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
         weights_cache: WeightsCache | None = None,
@@ -122,7 +123,7 @@ class RankGroup:
         count("rank groups")
         config = load_model_config(model, ModelSettings(**settings))
         self._exits = contextlib.ExitStack()
-        rows = mask_rows(max_running_requests)
+        rows = mask_rows(max_slots)
         self.board = None if mask_grace_s is None else create_mask_board(rows, config.vocab_size)
         if self.board is not None:
             self._exits.callback(self.board.close)
@@ -136,6 +137,16 @@ class RankGroup:
             largest = max(max_step_tokens * hidden, max_logit_rows * vocabulary)
             segment = create_segment(tp, threads, _padded(4 * largest, 4096))
             self._exits.callback(segment.close)
+        limits = Capacity(
+            num_pages=num_pages,
+            context_length=context_length,
+            max_slots=max_slots,
+            max_step_tokens=max_step_tokens,
+            max_logit_rows=max_logit_rows,
+            num_snapshots=num_snapshots,
+            max_drafts=max_drafts,
+            window_pages=tuple(window_pages),
+        )
         launches = [
             Launch(
                 rank=rank,
@@ -144,14 +155,7 @@ class RankGroup:
                 cpus=cpus or [[_UNPINNED] * threads] * tp,
                 nodes=[0] * tp,
                 weights=[threads] * tp,
-                num_pages=num_pages,
-                num_snapshots=num_snapshots,
-                max_drafts=max_drafts,
-                window_pages=list(window_pages),
-                context_length=context_length,
-                max_running_requests=max_running_requests,
-                max_step_tokens=max_step_tokens,
-                max_logit_rows=max_logit_rows,
+                capacity=limits,
                 ring_fd=_RING_FD if segment else -1,
                 ring_nonce=segment.nonce if segment else 0,
                 step_deadline_s=_PATIENCE_S,

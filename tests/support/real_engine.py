@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
 from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.config import EngineConfig
 from numaserve.server.engine.engine import Engine
@@ -49,8 +50,9 @@ async def real_engine(
     Draft tokens are those of the server's drafters that `speculative` names, or of `drafters`.
     """
     config = load_model_config(model)
-    step_tokens = step_tokens or limits.max_step_tokens
-    wide = max(step_tokens * (config.hidden_size + 32), limits.max_logit_rows * (config.vocab_size + 32))
+    step_tokens = step_tokens or limits.shared_step_tokens
+    capacity = structs.replace(limits.capacity, max_step_tokens=step_tokens, max_drafts=limits.max_drafts)
+    wide = max(step_tokens * (config.hidden_size + 32), capacity.max_logit_rows * (config.vocab_size + 32))
     launches = [
         Launch(
             rank=rank,
@@ -59,13 +61,7 @@ async def real_engine(
             cpus=[[-1] * threads] * tp,
             nodes=[0] * tp,
             weights=[threads] * tp,
-            num_pages=limits.num_pages,
-            num_snapshots=limits.num_snapshots,
-            max_drafts=limits.max_drafts,
-            context_length=limits.context_length,
-            max_running_requests=limits.max_running_requests,
-            max_step_tokens=step_tokens,
-            max_logit_rows=limits.max_logit_rows,
+            capacity=capacity,
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=_PATIENCE_S,
@@ -76,7 +72,7 @@ async def real_engine(
         for rank in range(tp)
     ]
     ring = partial(create_segment, tp, threads, -(-4 * wide // 4096) * 4096)
-    board = partial(create_mask_board, mask_rows(limits.max_running_requests), config.vocab_size)
+    board = partial(create_mask_board, mask_rows(capacity.max_slots), config.vocab_size)
     engine = Engine(
         EngineConfig(
             "real",

@@ -1,9 +1,11 @@
 """Forward passes of one layer, one for each part of the vocabulary, recorded with weights that are only described or
 with what else a test makes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.interface.windows import Window
@@ -12,11 +14,13 @@ from numaserve.workers.program.handles import round_up
 from numaserve.workers.program.ops.experts import ExpertActivation, Routing
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.recording.experts import ExpertMatrices, Router
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
 SLIDING = Window(40)
-LIMITS = ProgramLimits(64, 64, max_slots=4, pages_per_slot=16, num_pages=40, num_snapshots=3, max_drafts=4)
+LIMITS = structs.replace(
+    Capacity.of_program(64, 64, max_slots=4, pages_per_slot=16, num_pages=40), num_snapshots=3, max_drafts=4
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +90,7 @@ class Part:
 
     def builder(self, shape: RankShape, **limits: Any) -> ProgramBuilder:
         ranks = Ranks((2,) * self.world, self.rank, 1 << 30 if self.world > 1 else 0)
-        return ProgramBuilder(ProgramSetup(shape, replace(LIMITS, **limits), ranks, self.settings))
+        return ProgramBuilder(ProgramSetup(shape, structs.replace(LIMITS, **limits), ranks, self.settings))
 
     def embedding(self) -> dict[str, Any]:
         """Arguments of the vocabulary's method."""

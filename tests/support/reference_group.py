@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.program.ops.exchange import Sample
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.program.slots import slot_settings
 
 from tests.support.loaded import Loaded
@@ -21,7 +22,7 @@ EXACT = Numbers(rounded=False)
 _SLOT_BYTES = 1 << 30
 
 
-def recorded(loaded: Loaded, limits: ProgramLimits) -> ProgramBuilder:
+def recorded(loaded: Loaded, limits: Capacity) -> ProgramBuilder:
     """The rank's forward pass."""
     partition = loaded.part.partition
     ranks = Ranks(partition.shares, loaded.part.rank, _SLOT_BYTES)
@@ -47,7 +48,9 @@ def run_group(group: Sequence[Loaded], tokens: npt.NDArray[np.int64], numbers: N
 
 def _logits(loaded: Loaded, tokens: npt.NDArray[np.int64], numbers: Numbers, member: Member) -> Floats:
     pages = -(-len(tokens) // PAGE_SIZE)
-    b = recorded(loaded, ProgramLimits(len(tokens), len(tokens), max_slots=1, pages_per_slot=pages, num_pages=pages))
+    b = recorded(
+        loaded, Capacity.of_program(len(tokens), len(tokens), max_slots=1, pages_per_slot=pages, num_pages=pages)
+    )
     operations = b.fused()
     program = ReferenceProgram(b.setup, operations, loaded.native, numbers, member)
     program.init_slot(0, slot_settings(SlotInit(SamplingParams())))

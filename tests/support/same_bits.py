@@ -15,6 +15,7 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormat, Wei
 
 from tests.support import checkpoints, gemma4
 from tests.support.demo import ALICE
+from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.published_checkpoints import save_kimi, small_kimi
 from tests.support.published_mxfp4 import save_mxfp4
 from tests.support.rank_group import RankGroup
@@ -269,17 +270,17 @@ def _tiny_checkpoint(name: str) -> dict[str, bytes]:
         return {file.name: file.read_bytes() for file in save(model, Path(folder)).iterdir()}
 
 
-def scheduler_config(**changes: object) -> SchedulerConfig:
+def scheduler_config(**changes: Any) -> SchedulerConfig:
     """The limits of the workers that `make_group` starts, without a prefix cache, and `changes` to them."""
-    config = SchedulerConfig(
+    config = plan_limits(
         num_pages=NUM_PAGES,
         context_length=CONTEXT,
-        max_running_requests=BATCH,
+        max_slots=BATCH,
         max_step_tokens=512,
         max_logit_rows=64,
         enable_prefix_cache=False,
     )
-    return replace(config, **changes)  # type: ignore[arg-type]
+    return with_limits(config, **changes)
 
 
 def make_group(
@@ -294,17 +295,17 @@ def make_group(
     **settings: Any,
 ) -> RankGroup:
     """Workers with room for `scheduler_config`; `settings` are those of `ModelSettings`."""
-    config = scheduler_config()
+    limits = scheduler_config().capacity
     return RankGroup(
         model,
         tp,
         isa=isa,
         threads=threads,
-        num_pages=config.num_pages,
-        context_length=config.context_length,
-        max_running_requests=config.max_running_requests,
-        max_step_tokens=config.max_step_tokens,
-        max_logit_rows=config.max_logit_rows,
+        num_pages=limits.num_pages,
+        context_length=limits.context_length,
+        max_slots=limits.max_slots,
+        max_step_tokens=limits.max_step_tokens,
+        max_logit_rows=limits.max_logit_rows,
         formats=formats,
         weights_cache=weights_cache,
         draft_model=draft_model,

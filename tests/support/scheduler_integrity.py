@@ -93,7 +93,7 @@ def _check_holdings(scheduler: Scheduler) -> None:
     snapshots = kv._holdings.snapshots
     if snapshots is not None:
         places = Counter([*snapshots._free, *snapshots._freed, *(each.snapshot for each in held)])
-        once = Counter(range(scheduler.config.num_snapshots))
+        once = Counter(range(scheduler.config.capacity.num_snapshots))
         _require(places == once, f"snapshots not in one place: {places - once}, {once - places}")
     for number, pool in enumerate(kv._holdings.windows):
         holders = Counter(page for each in held for page in each.tails[number].pages)
@@ -109,7 +109,7 @@ def _check_holdings(scheduler: Scheduler) -> None:
 
 def _check_slots(scheduler: Scheduler) -> None:
     slots = sorted([*scheduler.running_set.free_slots, *(seq.slot for seq in scheduler.running)])
-    _require(slots == list(range(scheduler.config.max_running_requests)), f"slots not in one place: {slots}")
+    _require(slots == list(range(scheduler.config.capacity.max_slots)), f"slots not in one place: {slots}")
 
 
 def _check_levels(scheduler: Scheduler) -> None:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, Program, Team, Vector
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.planning.ceilings import Range, bytes_beyond_caches, spare_bytes
@@ -19,7 +20,7 @@ from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Joining
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
 
 ONE_HEAD = Heads(1, 1, 32)  # of programs whose attention does not matter
@@ -132,7 +133,7 @@ def make_builder(
     """Return a builder for one rank, with space for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
     shape = RankShape(hidden, [0, vocab], (CacheKind(heads, layers=layers),), states)
-    limits = ProgramLimits(
+    limits = Capacity.of_program(
         max_step_tokens=step_tokens,
         max_logit_rows=max(slots, 16),
         max_slots=slots,

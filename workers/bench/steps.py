@@ -33,9 +33,9 @@ def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
     """Load the model, then run all batch sizes. Raises `OperatorError` when there is too little KV cache for one."""
     launch = task.launch
     pages = -(-(task.input_len + task.output_len) // PAGE_SIZE)
-    if max(task.batch_sizes) * pages > launch.num_pages:
+    if max(task.batch_sizes) * pages > launch.capacity.num_pages:
         raise OperatorError(
-            f"--batch-size {max(task.batch_sizes)}: the KV cache holds only {launch.num_pages * PAGE_SIZE}"
+            f"--batch-size {max(task.batch_sizes)}: the KV cache holds only {launch.capacity.num_pages * PAGE_SIZE}"
             " tokens; lower --batch-size, --input-len or --output-len"
         )
     said = -1
@@ -77,7 +77,7 @@ class _Rank:
 
     def prefill(self, batch: int) -> None:
         """Run the prompts, one after the other in chunks, as the scheduler cuts them."""
-        chunk = self._task.launch.max_step_tokens
+        chunk = self._task.launch.capacity.max_step_tokens
         for slot in range(batch):
             for start in range(0, self._task.input_len, chunk):
                 self._run([self._piece(slot, start, min(self._task.input_len, start + chunk))])

@@ -1,10 +1,10 @@
 """The windows of attention, and the pages that a sequence no longer needs with one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from numaserve.workers.interface.capacity import PAGE_SIZE
 from numaserve.workers.interface.drafters import MAX_DRAFTS
-from numaserve.workers.interface.protocol import PAGE_SIZE
 
 BLOCK_PAGES = 8  # attention reads whole blocks of pages
 
@@ -83,3 +83,8 @@ class WindowTable(NamedTuple):
 
     window: Window
     num_pages: int
+
+
+def window_tables(windows: Sequence[Window], pages: Sequence[int]) -> tuple[WindowTable, ...]:
+    """Return the tables of `windows`, each with its number of pages (`Capacity.window_pages`)."""
+    return tuple(WindowTable(*each) for each in zip(windows, pages, strict=True))

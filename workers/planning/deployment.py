@@ -6,17 +6,18 @@ It needs only the model's configuration and the machine's topology, so impossibl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import DraftModel, Launch
 from numaserve.workers.interface.settings import ActivationDtype
-from numaserve.workers.interface.windows import WindowTable
+from numaserve.workers.interface.windows import Window, WindowTable, window_tables
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.fitting import fit
-from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, shared_step_tokens, step_tokens
+from numaserve.workers.planning.needs import ring_slot_bytes, shared_step_tokens
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
-from numaserve.workers.planning.states import check_state_cache, max_drafts
+from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 
 
@@ -46,20 +47,21 @@ class Deployment:
     ring_lanes: int  # threads that every rank has
     ring_slot_bytes: int
     ranks: list[RankResources]
-    num_pages: int
-    num_snapshots: int  # of the recurrent states of a sequence; 0 without any, or without a cache of them
-    window_tables: tuple[WindowTable, ...]  # empty: all layers use the same pages
-    max_running_requests: int
-    context_length: int
+    capacity: Capacity
+    windows: tuple[Window, ...]  # of the window tables; empty: all layers use the same pages
     shared_step_tokens: int  # the most of a step with several sequences
     least_step_tokens: int | None  # of the limits that the scheduler chooses from; None: `shared_step_tokens` alone
     whole_prompts: bool  # a bidirectional model: each prompt is in one step, which may exceed `shared_step_tokens`
-    max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
     weight_formats: Sequence[str]  # the one with the most bytes first
     reuses_prefixes: bool  # whether a sequence can continue from cached pages of another one
     multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
+
+    @property
+    def window_tables(self) -> tuple[WindowTable, ...]:
+        """The window tables."""
+        return window_tables(self.windows, self.capacity.window_pages)
 
     @property
     def has_states(self) -> bool:
@@ -82,12 +84,9 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     options = replace(options, draft=draft_options(options, model, shares))
     check_state_cache(options, model)
     memory = fit(options, model, topology, ranks)
-    partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
-    options = replace(options, max_running_requests=memory.max_running_requests, context_length=context)
-    shortest = shared_step_tokens(options)
-    options = replace(options, max_step_tokens=memory.max_step_tokens)
-    drafts = max_drafts(options, model, partition)
-    window_pages = [table.num_pages for table in memory.window_tables]
+    partition, needs, capacity = memory.partition, memory.needs, memory.capacity
+    shortest = shared_step_tokens(replace(memory.options, max_step_tokens=options.max_step_tokens))
+    options = memory.options
     launches = [
         Launch(
             rank=rank,
@@ -96,11 +95,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             cpus=[list(each.cpus) for each in ranks],
             nodes=[each.node for each in ranks],
             weights=shares,
-            num_pages=num_pages,
-            context_length=context,
-            max_running_requests=options.max_running_requests,
-            max_step_tokens=step_tokens(options, model),
-            max_logit_rows=max_logit_rows(options),
+            capacity=capacity,
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
@@ -109,9 +104,6 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             backend=options.backend,
             draft=None if options.draft is None else DraftModel(options.draft.model, options.draft.settings),
             drafter=options.drafter,
-            num_snapshots=memory.num_snapshots,
-            max_drafts=drafts,
-            window_pages=window_pages,
         )
         for rank in range(len(ranks))
     ]
@@ -121,8 +113,8 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             each.node,
             each.cpus,
             weight_bytes=needs.weights[rank],
-            kv_bytes=needs.kv_bytes(rank, num_pages, window_pages),
-            state_bytes=needs.state_bytes(rank, memory.num_snapshots),
+            kv_bytes=needs.kv_bytes(rank, capacity.num_pages, capacity.window_pages),
+            state_bytes=needs.state_bytes(rank, capacity.num_snapshots),
             scratch_bytes=needs.scratch[rank],
         )
         for rank, each in enumerate(ranks)
@@ -132,17 +124,13 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         ring_lanes=min(shares),
         ring_slot_bytes=ring_slot_bytes(options, model, partition),
         ranks=resources,
-        num_pages=num_pages,
-        num_snapshots=memory.num_snapshots,
-        window_tables=memory.window_tables,
-        max_running_requests=options.max_running_requests,
-        context_length=context,
+        capacity=capacity,
+        windows=memory.windows,
         shared_step_tokens=shared_step_tokens(options),
         least_step_tokens=shortest if shortest < shared_step_tokens(options) else None,
         whole_prompts=model.bidirectional,
-        max_logit_rows=max_logit_rows(options),
         weight_formats=partition.weight_formats(),
-        reuses_prefixes=not model.bidirectional and (not model.has_states or memory.num_snapshots > 0),
+        reuses_prefixes=not model.bidirectional and (not model.has_states or capacity.num_snapshots > 0),
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *memory.notes),

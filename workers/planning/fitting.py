@@ -5,17 +5,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.interface.windows import WindowTable
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.cache_sizes import divide_memory
 from numaserve.workers.planning.narrower import narrower_settings
-from numaserve.workers.planning.needs import RankNeeds, format_bytes, full_pages, longer_steps, pages_of
+from numaserve.workers.planning.needs import (
+    RankNeeds,
+    format_bytes,
+    full_pages,
+    longer_steps,
+    max_logit_rows,
+    pages_of,
+    step_tokens,
+)
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.pools import TooLittleMemory, memory_pools
+from numaserve.workers.planning.states import max_drafts
 from numaserve.workers.planning.topology import Topology
 
 _CACHES_DIVISOR = 16  # longer steps may take one such part of the caches
@@ -30,24 +40,20 @@ _NO_SNAPSHOTS = (
 class Fitting:
     """A model's memory on the machine."""
 
+    options: DeploymentOptions  # with the numbers of slots and of step tokens, and the context, that were chosen
     partition: Partition
     needs: RankNeeds
-    max_running_requests: int
-    max_step_tokens: int
-    num_pages: int  # of KV cache
-    num_snapshots: int  # of recurrent states
-    window_tables: tuple[WindowTable, ...]
-    context_length: int
+    capacity: Capacity
+    windows: tuple[Window, ...]  # of the window tables
     notes: tuple[str, ...]  # sentences for the operator
 
     @property
     def cached(self) -> list[int]:
         """The pages, the snapshots, and the pages of each window table that running sequences leave to anchors."""
-        anchored = [
-            pages - window.least_pages(self.max_running_requests, self.max_step_tokens)
-            for window, pages in self.window_tables
-        ]
-        return [self.num_pages, self.num_snapshots, *anchored]
+        slots, step_tokens = self.capacity.max_slots, self.options.max_step_tokens
+        tables = zip(self.windows, self.capacity.window_pages, strict=True)
+        anchored = [pages - window.least_pages(slots, step_tokens) for window, pages in tables]
+        return [self.capacity.num_pages, self.capacity.num_snapshots, *anchored]
 
 
 def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
@@ -81,27 +87,26 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
         notes += (_fewer_slots(options, needs, caches.slots),)
     if model.has_states and not caches.num_snapshots and options.state_cache_gib is None:
         notes += (_NO_SNAPSHOTS,)
-    chosen = replace(options, max_running_requests=caches.slots)
+    chosen = replace(options, max_running_requests=caches.slots, context_length=context)
     num_pages = min(caches.num_pages, full_pages(chosen, model, context))
-    tables = zip(model.decoder.windows, caches.window_pages, strict=False)
-    window_tables = tuple(WindowTable(window, min(pages, num_pages)) for window, pages in tables)
-    return Fitting(
-        partition,
-        needs,
-        caches.slots,
-        options.max_step_tokens,
-        num_pages,
-        caches.num_snapshots,
-        window_tables,
-        context,
-        notes,
+    capacity = Capacity(
+        num_pages=num_pages,
+        context_length=context,
+        max_slots=caches.slots,
+        max_step_tokens=step_tokens(chosen, model),
+        max_logit_rows=max_logit_rows(chosen),
+        num_snapshots=caches.num_snapshots,
+        max_drafts=max_drafts(chosen, model, partition),
+        window_pages=tuple(min(pages, num_pages) for pages in caches.window_pages),
     )
+    windows = tuple(model.decoder.windows[: len(caches.window_pages)])
+    return Fitting(chosen, partition, needs, capacity, windows, notes)
 
 
 def _leaves_caches(longer: Fitting, shorter: Fitting) -> bool:
     """Return whether longer steps leave as many running sequences as shorter ones, and all but a small part of the
     caches."""
-    if longer.max_running_requests < shorter.max_running_requests:
+    if longer.capacity.max_slots < shorter.capacity.max_slots:
         return False
     ours, theirs = longer.cached, shorter.cached
     return len(ours) == len(theirs) and all(
@@ -135,7 +140,7 @@ def _quantization(
         except OperatorError:
             continue
         else:
-            return [f"set --quantization {name} (fits with a context of {fitting.context_length} tokens)"], ""
+            return [f"set --quantization {name} (fits with a context of {fitting.capacity.context_length} tokens)"], ""
     return [], lack
 
 

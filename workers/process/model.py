@@ -66,7 +66,10 @@ class RankModel:
         self._loaded = [held]
         if launch.draft is not None:
             of_draft = msgspec.structs.replace(
-                launch, model=launch.draft.model, settings=launch.draft.settings, window_pages=[]
+                launch,
+                model=launch.draft.model,
+                settings=launch.draft.settings,
+                capacity=msgspec.structs.replace(launch.capacity, window_pages=()),
             )
             self._loaded.append(RankWeights(of_draft, held.config))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)
@@ -80,7 +83,10 @@ class RankModel:
             before += each.weight_bytes
         shows_rows = any(each.config.decoder.borrows for each in self._loaded)
         decoder = replace(held.config.decoder, shows_rows=shows_rows)
-        served = RankProgram(held, decoder, node, launch.window_pages)
+        limits = launch.capacity
+        if launch.settings.pooled:
+            limits = msgspec.structs.replace(limits, max_logit_rows=0)
+        served = RankProgram(held, decoder, node, limits)
         self._program = served.program
         self._vectors = PooledVectors(decoder, served.outside.kept)
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
@@ -93,7 +99,7 @@ class RankModel:
             self._program.use_masks(node.masks, launch.mask_grace_s)
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
-        self._wants_logprobs = [False] * launch.max_running_requests
+        self._wants_logprobs = [False] * launch.capacity.max_slots
 
     @property
     def draft_terms(self) -> list[OperationTerms]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 from numaserve.kernels import Program
-from numaserve.workers.interface.protocol import PAGE_SIZE, Launch, OperationProfile
+from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
+from numaserve.workers.interface.protocol import Launch, OperationProfile
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.needs import kv_bytes
@@ -20,7 +21,7 @@ from numaserve.workers.program.cost import merged_terms
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 if TYPE_CHECKING:
@@ -58,16 +59,16 @@ class RankWeights:
         kept = launch.backend, launch.settings.kv_cache_dtype
         parts = window_page_bytes(self.config, self.part, *kept)
         page = page_bytes(self.config, self.part, *kept)  # of all Programs of the model
-        self.kv_bytes = kv_bytes(page, parts, launch.num_pages, launch.window_pages)
-        decoder, part = self.config.decoder, self.part
-        drafts = launch.max_drafts * draft_bytes(self.config, part, launch.backend)
-        states = launch.max_running_requests * (decoder.state_bytes(part) + drafts)
-        self.state_bytes = states + launch.num_snapshots * decoder.snapshot_bytes(part)
+        decoder, part, capacity = self.config.decoder, self.part, launch.capacity
+        self.kv_bytes = kv_bytes(page, parts, capacity.num_pages, capacity.window_pages)
+        drafts = capacity.max_drafts * draft_bytes(self.config, part, launch.backend)
+        states = capacity.max_slots * (decoder.state_bytes(part) + drafts)
+        self.state_bytes = states + capacity.num_snapshots * decoder.snapshot_bytes(part)
 
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
         """Load the weights; `report` gets the bytes of packed weights that are done."""
         # Whole pages: a plan's positions are checked against a slot's page table, not against the context length.
-        positions = _pages_per_slot(self.launch) * PAGE_SIZE
+        positions = self.launch.capacity.pages_per_slot * PAGE_SIZE
         loader = RankLoader(self._files, self.config, self.part, positions, self.launch.weights_cache)
         del self._files  # the tables of a large checkpoint take tens of megabytes
         self.loaded = loader.load(node.team, report)
@@ -84,22 +85,12 @@ class RankProgram:
         held: RankWeights,
         model: Forward,
         node: NodeContext,
-        window_pages: Sequence[int] = (),
+        limits: Capacity,
         lender: RankProgram | None = None,
     ) -> None:
-        """Build the Program of `model`, which is the model of `held` or a part of it, with the pages of each window
-        table. With a `lender` it reads the KV cache of that Program."""
+        """Build the Program of `model`, which is the model of `held` or a part of it. Its `limits` are its own, below
+        those of the deployment where it does less. With a `lender` it reads the KV cache of that Program."""
         launch = held.launch
-        limits = ProgramLimits(
-            max_step_tokens=launch.max_step_tokens,
-            max_logit_rows=0 if launch.settings.pooled else launch.max_logit_rows,
-            max_slots=launch.max_running_requests,
-            pages_per_slot=_pages_per_slot(launch),
-            num_pages=launch.num_pages,
-            num_snapshots=launch.num_snapshots,
-            max_drafts=launch.max_drafts,
-            window_pages=tuple(window_pages),
-        )
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
         self._setup = ProgramSetup(model.shape(held.part), limits, ranks, launch.settings)
         builder = ProgramBuilder(self._setup)
@@ -108,6 +99,11 @@ class RankProgram:
         self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
         self._lent = lender is not None
         self.program, self.outside = _build(builder, held, node, None if lender is None else lender.program)
+
+    @property
+    def limits(self) -> Capacity:
+        """The sizes that the Program is made for."""
+        return self._setup.limits
 
     def operations(self) -> list[OperationProfile]:
         """Return the cost of the Program's operations since load."""
@@ -149,10 +145,6 @@ def _build(
 
     reference = make_reference(builder.setup, operations, held.launch, held.part, weights, lender=lender)
     return reference, reference.outside
-
-
-def _pages_per_slot(launch: Launch) -> int:
-    return -(-launch.context_length // PAGE_SIZE)
 
 
 def by_operation(steps: int, nodes: Iterable[NodeProfile]) -> list[OperationProfile]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import structs
 from numaserve.kernels import Counter, Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
@@ -101,19 +102,11 @@ def native_rows(program: Program, operations: Sequence[Operation]) -> OutsideRow
 
 def native_settings(setup: ProgramSetup) -> dict[str, Any]:
     """The settings of a native Program, but for the size of its arena."""
-    shape, limits, parallel = setup.shape, setup.limits, setup.context_parallel
-    return {
-        "max_tokens": limits.max_step_tokens,
-        "max_logit_rows": limits.max_logit_rows,
-        "max_slots": limits.max_slots,
-        "pages_per_slot": limits.pages_per_slot,
-        "num_pages": limits.num_pages,
-        "num_snapshots": limits.num_snapshots,
-        "max_drafts": limits.max_drafts,
+    shape, parallel = setup.shape, setup.context_parallel
+    return structs.asdict(setup.limits) | {
         "vocabulary": shape.vocab_bounds[-1],
         "extra_tokens": shape.extra_tokens,
         "caches": [_cache_kind(*each) for each in zip(shape.caches, setup.page_tables, strict=True)],
-        "window_pages": limits.window_pages,
         "states": [(each.slot_bytes, each.page_bytes, each.draft_bytes, each.layers) for each in shape.states],
         "context_parallel": (parallel.head_bounds, parallel.from_tokens, parallel.max_rows) if parallel else None,
         "kv_dtype": setup.settings.kv_cache_dtype,

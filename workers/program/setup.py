@@ -4,24 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.interface.windows import ALL, Window, distinct
 from numaserve.workers.program.caches import CacheKind, StateKind
 from numaserve.workers.program.context_parallel import ContextParallel, context_parallel
-
-
-@dataclass(frozen=True)
-class ProgramLimits:
-    """Sizes a Program is made for."""
-
-    max_step_tokens: int
-    max_logit_rows: int
-    max_slots: int
-    pages_per_slot: int
-    num_pages: int
-    num_snapshots: int = 0  # of the states of a slot
-    max_drafts: int = 0  # of a sequence in a step, where its layers keep states
-    window_pages: tuple[int, ...] = ()  # of each window table; empty: all layers use the same page table
 
 
 @dataclass(frozen=True)
@@ -72,7 +59,7 @@ class ProgramSetup:
     """The inputs that one rank's program is made from."""
 
     shape: RankShape
-    limits: ProgramLimits
+    limits: Capacity  # of this Program, which need not be those of others in the rank
     ranks: Ranks
     settings: ModelSettings = DEFAULT_SETTINGS
 

@@ -67,13 +67,13 @@ AttentionWork AttentionPlanner::make_work(Window window) const {
   AttentionWork work;
   work.window = window;
   const int64_t rows = heads_.latent ? kLeastLatentRows : kAttentionRows;
-  const int64_t of_head = limits_.max_slots + ceil_div(limits_.max_tokens * heads_.groups().largest(), rows);
+  const int64_t of_head = capacity_.max_slots + ceil_div(capacity_.max_step_tokens * heads_.groups().largest(), rows);
   const int64_t whole = heads_.kv_heads * of_head;
   const auto items = static_cast<size_t>(cutter_.most_items(whole));
   work.items.reserve(items);
   work.sized.reserve(items);
   work.loads.reserve(static_cast<size_t>(threads_));
-  work.merges.reserve(static_cast<size_t>(partial_rows(limits_.pages_per_slot) / 2));  // each merge has two rows
+  work.merges.reserve(static_cast<size_t>(partial_rows(capacity_.pages_per_slot()) / 2));  // each merge has two rows
   return work;
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/include/kernel_table.h"
 #include "kernels/runtime/attention/attention_cuts.h"
+#include "kernels/runtime/capacity.h"
 
 namespace numaserve {
 
@@ -16,18 +17,6 @@ inline constexpr int64_t kBlockPages = kAttentionBlock / kPageTokens;
 
 // The number of longest sequences for whose partial results there is memory when each block has one for each row.
 inline constexpr int64_t kPartialSequences = 8;
-
-struct Limits {
-  int64_t max_tokens;      // new tokens in a step
-  int64_t max_logit_rows;  // rows of logits in a step
-  int64_t max_slots;
-  int64_t pages_per_slot;
-  int64_t num_pages;
-  int64_t vocabulary;
-  int64_t num_snapshots = 0;  // of the states of a slot
-  int64_t max_drafts = 0;     // of a sequence in a step, where its layers keep states
-  int64_t extra_tokens = 0;   // ids after the vocabulary that a plan may contain: their embedding is zero
-};
 
 // The heads of this rank.
 struct HeadGeometry {
@@ -82,12 +71,12 @@ struct AttentionWork {
 // Plans the attention of sequences with heads of `heads` over the blocks of `groups`.
 class AttentionPlanner {
  public:
-  AttentionPlanner(const Limits& limits, const HeadGeometry& heads, BlockGroups groups, int threads)
-      : limits_(limits),
+  AttentionPlanner(const Capacity& capacity, const HeadGeometry& heads, BlockGroups groups, int threads)
+      : capacity_(capacity),
         heads_(heads),
         groups_(groups),
         threads_(threads),
-        cutter_(threads, partial_rows(limits.pages_per_slot), groups.rank < 0 ? 1 : groups.world,
+        cutter_(threads, partial_rows(capacity.pages_per_slot()), groups.rank < 0 ? 1 : groups.world,
                 groups.rank >= 0 || groups.world == 1) {}
 
   // The number of rows of partial attention results that have memory.
@@ -111,7 +100,7 @@ class AttentionPlanner {
   void add_sequence(Sequences sequences, size_t index, int32_t rows_per_item, bool reads, AttentionWork& work) const;
   void count(Sequences sequences, AttentionWork& work) const;
 
-  Limits limits_;
+  Capacity capacity_;
   HeadGeometry heads_;
   BlockGroups groups_;
   int threads_;

@@ -4,16 +4,16 @@
 
 namespace numaserve {
 
-Batch::Batch(const Limits& limits, std::span<const CacheKind> kinds, int32_t groups, int threads) : tables(1) {
+Batch::Batch(const Capacity& capacity, std::span<const CacheKind> kinds, int32_t groups, int threads) : tables(1) {
   for (const CacheKind& kind : kinds) {
-    planners_.emplace_back(limits, kind.heads, BlockGroups{groups, -1}, threads);
+    planners_.emplace_back(capacity, kind.heads, BlockGroups{groups, -1}, threads);
     attention.push_back(planners_.back().make_work(kind.window));
     attention.back().table = kind.table;
     tables.resize(std::max(tables.size(), kind.table + 1));
   }
   for (Paged& table : tables) {
-    table.sequences.reserve(static_cast<size_t>(limits.max_slots));
-    table.runs.reserve(static_cast<size_t>(limits.max_tokens + limits.max_slots));
+    table.sequences.reserve(static_cast<size_t>(capacity.max_slots));
+    table.runs.reserve(static_cast<size_t>(capacity.max_step_tokens + capacity.max_slots));
   }
 }
 

@@ -13,9 +13,9 @@ namespace numaserve {
 // The rows of a whole step, or those of logits alone, in each page table and for each kind of cache.
 class Batch {
  public:
-  // Has space for `limits.max_tokens` rows of `limits.max_slots` sequences. Blocks are merged in `groups` groups; see
+  // Has space for `max_step_tokens` rows of `max_slots` sequences. Blocks are merged in `groups` groups; see
   // BlockGroups.
-  Batch(const Limits& limits, std::span<const CacheKind> kinds, int32_t groups, int threads);
+  Batch(const Capacity& capacity, std::span<const CacheKind> kinds, int32_t groups, int threads);
 
   void clear();
   // Adds `count` rows of a slot, from `row` on, which begin at position `start`.

@@ -23,13 +23,6 @@ int64_t scratch_for(const KernelTable& table, const ProgramShape& shape) {
   return round_up(most, 4096);
 }
 
-// Returns the pages of each page table.
-std::vector<int64_t> table_pages(const ProgramShape& shape) {
-  std::vector<int64_t> pages{shape.limits.num_pages};
-  pages.insert(pages.end(), shape.window_pages.begin(), shape.window_pages.end());
-  return pages;
-}
-
 // Latents are divided only where all layers have the same kind of cache: a divided sequence is planned apart.
 const ContextParallel& checked(const ProgramShape& shape, const ring::Ring* ring) {
   const ContextParallel& parallel = shape.parallel;
@@ -54,8 +47,9 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
       ring_(ring),
       counter_(counter),
       parallel_(checked(shape, ring)),
-      slots_(shape.limits.max_slots, shape.limits.pages_per_slot, table_pages(shape), shape.limits.vocabulary),
-      kv_(shape.caches, table_pages(shape), shape.kv_dtype, lender == nullptr ? nullptr : &lender->kv_),
+      slots_(shape.limits.max_slots, shape.limits.pages_per_slot(), shape.limits.table_pages(),
+             shape.limits.vocabulary),
+      kv_(shape.caches, shape.limits.table_pages(), shape.kv_dtype, lender == nullptr ? nullptr : &lender->kv_),
       states_(shape.states, shape.limits),
       step_(shape.limits, kv_.kinds(), parallel_, team.size()),
       arena_(static_cast<size_t>(shape.arena_bytes)),

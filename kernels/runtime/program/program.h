@@ -16,7 +16,6 @@ namespace numaserve {
 struct ProgramShape {
   Limits limits;
   std::vector<CacheKind> caches;
-  std::vector<int64_t> window_pages;  // of each page table after the first
   std::vector<StateKind> states;
   KvDtype kv_dtype = KvDtype::kBf16;
   ContextParallel parallel;

@@ -7,12 +7,12 @@
 
 namespace numaserve {
 
-States::States(std::vector<StateKind> kinds, const Limits& limits)
+States::States(std::vector<StateKind> kinds, const Capacity& capacity)
     : kinds_(std::move(kinds)),
-      slots_(limits.max_slots),
-      snapshots_(limits.num_snapshots),
-      drafts_(limits.max_drafts),
-      pages_(limits.num_pages) {
+      slots_(capacity.max_slots),
+      snapshots_(capacity.num_snapshots),
+      drafts_(capacity.max_drafts),
+      pages_(capacity.num_pages) {
   int64_t offset = 0;
   for (const StateKind& kind : kinds_) {
     for (const int64_t bytes : {kind.slot_bytes, kind.page_bytes, kind.draft_bytes, kind.layers * kLineBytes})

@@ -20,7 +20,7 @@ struct StateKind {
 class States {
  public:
   // Throws std::invalid_argument for sizes that are negative or no multiples of a cache line.
-  States(std::vector<StateKind> kinds, const Limits& limits);
+  States(std::vector<StateKind> kinds, const Capacity& capacity);
   // Return a layer's states, one after another: of all slots and then of all snapshots, of the draft tokens of all
   // slots, or of all pages. Throw std::invalid_argument for an index out of range.
   std::span<std::byte> of_sequences(const CacheIndex& index) const;

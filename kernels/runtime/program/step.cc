@@ -38,12 +38,12 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
       parallel_(parallel),
       windows_(windows_of(kinds)),
       whole_(limits, kinds, parallel.world, threads),
-      max_positions_(limits.pages_per_slot * kPageTokens),
+      max_positions_(limits.pages_per_slot() * kPageTokens),
       named_(static_cast<size_t>(limits.max_slots)),
       stored_(static_cast<size_t>(limits.num_snapshots)) {
   for (const CacheKind& kind : kinds) takes_whole_ |= kind.window.bidirectional;
   const auto max_slots = static_cast<size_t>(limits.max_slots);
-  tokens.reserve(static_cast<size_t>(limits.max_tokens));
+  tokens.reserve(static_cast<size_t>(limits.max_step_tokens));
   plan.reserve(max_slots);
   segments.reserve(2 * max_slots + stored_.size());
   chains.reserve(max_slots);
@@ -60,7 +60,7 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
 
 void Step::allow_narrowing(std::span<const CacheKind> kinds, int threads) {
   Limits limits = limits_;
-  limits.max_tokens = limits.max_logit_rows;
+  limits.max_step_tokens = limits.max_logit_rows;
   limits.max_slots *= 2;  // rows with targets and rows with samples of a sequence may lie apart
   narrowed_.emplace(limits, kinds, parallel_.world, threads);
 }
@@ -95,7 +95,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     wanted_targets += s.num_targets;
     rows += s.num_targets + (s.sample && s.num_targets < s.count) + s.drafts;
   }
-  require(total <= limits_.max_tokens, "the step has more tokens than the limit of a step");
+  require(total <= limits_.max_step_tokens, "the step has more tokens than the limit of a step");
   require(rows <= limits_.max_logit_rows, "the step has more rows of logits than the model was loaded for");
   require(literal == static_cast<int64_t>(tokens_in.size()),
           "the number of token ids does not match the sequences of the step");

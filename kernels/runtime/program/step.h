@@ -82,8 +82,8 @@ class Step {
   // Lists the position of every token, and its type: 1 for those of a second text.
   void list_positions() {
     lists_positions_ = true;
-    positions.reserve(static_cast<size_t>(limits_.max_tokens));
-    types.reserve(static_cast<size_t>(limits_.max_tokens));
+    positions.reserve(static_cast<size_t>(limits_.max_step_tokens));
+    types.reserve(static_cast<size_t>(limits_.max_step_tokens));
   }
 
   // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
@@ -99,7 +99,7 @@ class Step {
   }
   const Batch& batch(bool narrow) const { return narrow ? *narrowed_ : whole_; }
   int64_t max_rows(bool narrow) const {
-    return narrow ? limits_.max_logit_rows + (may_pool_ ? limits_.max_slots : 0) : limits_.max_tokens;
+    return narrow ? limits_.max_logit_rows + (may_pool_ ? limits_.max_slots : 0) : limits_.max_step_tokens;
   }
 
   // Whether totals and times count this step. Empty steps, by which workers show that they are alive, would make the

@@ -42,7 +42,7 @@ class Backlog:
         """Return the work of a sequence with a prompt of `prompt` tokens."""
         output = round(min(self._output_tokens, max_new_tokens))
         tokens, limits = prompt + output, self._scheduler.config
-        batch = max(1, min(limits.max_running, limits.num_pages * limits.page_size // tokens))
+        batch = max(1, min(limits.max_running, limits.capacity.num_pages * limits.page_size // tokens))
         chunk = prompt if limits.whole_prompts else self._scheduler.step_size.tokens
         seconds = self._scheduler.step_costs.request_seconds(prompt, output, chunk=chunk, batch=batch)
         return Work(tokens, seconds)

@@ -29,7 +29,7 @@ class Gauges:
         config = self._scheduler.config
         self._metrics.describe_cache(
             page_size=config.page_size,
-            num_pages=config.num_pages,
+            num_pages=config.capacity.num_pages,
             dtype=dtype,
             prefix_cache=config.enable_prefix_cache,
         )

@@ -12,14 +12,14 @@ from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 
 def limits_info(limits: SchedulerConfig) -> dict[str, object]:
     """Return the limits, under the names of the command line's options where there is one."""
-    windows = [{"window": table.window.tokens, "num_pages": table.num_pages} for table in limits.windows]
+    windows = [{"window": table.window.tokens, "num_pages": table.num_pages} for table in limits.window_tables]
     return {
-        "context_length": limits.context_length,
-        "num_pages": limits.num_pages,
+        "context_length": limits.capacity.context_length,
+        "num_pages": limits.capacity.num_pages,
         **({"window_tables": windows} if windows else {}),
         "page_size": limits.page_size,
         "max_running_requests": limits.max_running,
-        "chunked_prefill_size": limits.max_step_tokens,
+        "chunked_prefill_size": limits.shared_step_tokens,
         "enable_prefix_cache": limits.enable_prefix_cache,
     }
 
@@ -37,7 +37,7 @@ def load_of(scheduler: Scheduler) -> Load:
         running=stats.running,
         waiting=stats.waiting,
         tokens_used=stats.pages_active * config.page_size,
-        token_capacity=config.num_pages * config.page_size,
+        token_capacity=config.capacity.num_pages * config.page_size,
     )
 
 

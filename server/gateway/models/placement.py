@@ -36,7 +36,7 @@ class Placed:
     @property
     def context_length(self) -> int:
         """Maximum tokens of a sequence."""
-        return self.deployment.context_length
+        return self.deployment.capacity.context_length
 
     @property
     def cpus(self) -> Sequence[int]:

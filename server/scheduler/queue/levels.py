@@ -32,7 +32,7 @@ class Levels:
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._config = config
+        self._slots, self._pages = config.max_running, config.capacity.num_pages
         self._held: dict[str, _Held] = {}  # of clients that hold something
 
     def add(self, seq: Sequence) -> None:
@@ -81,7 +81,7 @@ class Levels:
             pages += len(seq.pages)
 
     def _level(self, seq: Sequence, slots: int, pages: int) -> float:
-        return max(slots / self._config.max_running, pages / self._config.num_pages) / seq.client.weight
+        return max(slots / self._slots, pages / self._pages) / seq.client.weight
 
 
 def _turn(seq: Sequence) -> int:

@@ -26,18 +26,16 @@ std::pair<std::vector<Item>, std::vector<Merge>> attention_plan(const std::vecto
                                                                 std::pair<int32_t, int32_t> others, bool latent,
                                                                 int32_t window, std::pair<int32_t, int32_t> groups,
                                                                 int64_t pages_per_slot, int threads) {
-  Limits limits{.max_tokens = 0,
-                .max_logit_rows = 1,
-                .max_slots = static_cast<int64_t>(starts.size()),
-                .pages_per_slot = pages_per_slot,
-                .num_pages = pages_per_slot,
-                .vocabulary = 1};
+  Capacity capacity{.num_pages = pages_per_slot,
+                    .context_length = pages_per_slot * kPageTokens,
+                    .max_slots = static_cast<int64_t>(starts.size()),
+                    .max_logit_rows = 1};
   std::vector<AttentionSequence> sequences;
   for (const auto& [start, count] : starts) {
-    require(count >= 1 && start >= 0 && start + count <= pages_per_slot * kPageTokens, "a sequence is out of range");
+    require(count >= 1 && start >= 0 && start + count <= capacity.context_length, "a sequence is out of range");
     sequences.push_back(
-        {.row = static_cast<int32_t>(limits.max_tokens), .q_len = count, .start = start, .pages = nullptr});
-    limits.max_tokens += count;
+        {.row = static_cast<int32_t>(capacity.max_step_tokens), .q_len = count, .start = start, .pages = nullptr});
+    capacity.max_step_tokens += count;
   }
   const HeadGeometry geometry{.q_heads = heads.first,
                               .kv_heads = heads.second,
@@ -45,7 +43,7 @@ std::pair<std::vector<Item>, std::vector<Merge>> attention_plan(const std::vecto
                               .latent = latent,
                               .lower = others.first,
                               .higher = others.second};
-  const AttentionPlanner planner(limits, geometry, {groups.first, groups.second}, threads);
+  const AttentionPlanner planner(capacity, geometry, {groups.first, groups.second}, threads);
   AttentionWork work = planner.make_work({.tokens = window});
   const auto memory = std::tuple(work.items.capacity(), work.merges.capacity(), work.sized.capacity());
   planner.plan(sequences, work);

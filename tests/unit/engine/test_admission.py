@@ -6,8 +6,10 @@ from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.engine.types import GenerationRequest, QueueFull
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.plan_limits import plan_limits
 
 RUNNING, QUEUED, RESERVE = 2, 16, 2
 FLOOD = Client("flood")
@@ -17,7 +19,7 @@ class Doorway:
     """Requests that came in."""
 
     def __init__(self, max_queued_s: float = 600.0) -> None:
-        self.scheduler = Scheduler(SchedulerConfig(num_pages=64, context_length=64, max_running_requests=RUNNING))
+        self.scheduler = Scheduler(plan_limits(num_pages=64, context_length=64, max_slots=RUNNING))
         self.backlog = Backlog(self.scheduler)
         self.room = Admission(self.scheduler, self.backlog, max_queued_requests=QUEUED, max_queued_s=max_queued_s)
         self.inside = 0

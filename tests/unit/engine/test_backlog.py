@@ -5,15 +5,17 @@ from typing import Any
 import pytest
 from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import OperationTerms, SamplingParams
+
+from tests.support.plan_limits import plan_limits
 
 STEP_S, TOKEN_S = 0.01, 0.001  # of a step, and of each token in it
 
 
 def settled(**limits: Any) -> Scheduler:
     """A scheduler that has learnt what steps take."""
-    scheduler = Scheduler(SchedulerConfig(num_pages=1000, context_length=10_000, max_running_requests=10, **limits))
+    scheduler = Scheduler(plan_limits(num_pages=1000, context_length=10_000, max_slots=10, **limits))
     scheduler.costs.describe([[OperationTerms("linear", row_flops=1e8)]])
     for tokens in (1, 512, 8, 100) * 30:
         work = scheduler.costs.begin()
@@ -91,6 +93,6 @@ def test_a_client_without_room_is_told_when_half_of_the_tokens_will_be_done() ->
 
 
 def test_what_cannot_be_told_yet_refuses_nobody() -> None:
-    backlog = Backlog(Scheduler(SchedulerConfig(num_pages=10, context_length=10_000)))
+    backlog = Backlog(Scheduler(plan_limits(num_pages=10, context_length=10_000)))
     backlog.enter(sequence("a", 5000, 100))
     assert backlog.seconds == 0.0

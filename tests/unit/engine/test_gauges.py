@@ -3,9 +3,11 @@
 from numaserve.server.engine.views.gauges import Gauges
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepResult
 from numaserve.workers.interface.windows import Window, WindowTable
+
+from tests.support.plan_limits import plan_limits
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -21,7 +23,7 @@ def serve(scheduler: Scheduler, prompt: list[int]) -> None:
 
 
 def test_snapshots_and_anchors_are_counted_once() -> None:
-    scheduler, metrics = Scheduler(SchedulerConfig(16, 64, page_size=4, num_snapshots=3)), Metrics("m")
+    scheduler, metrics = Scheduler(plan_limits(16, 64, page_size=4, num_snapshots=3)), Metrics("m")
     gauges = Gauges(metrics, scheduler)
     assert value(metrics, "numaserve_snapshots", state="free") == 3
     shared = list(range(12))
@@ -37,7 +39,7 @@ def test_snapshots_and_anchors_are_counted_once() -> None:
 def test_window_pages_and_anchors_are_counted() -> None:
     window = Window(32)
     pages = window.least_pages(1, 64)
-    config = SchedulerConfig(64, 1024, 1, 64, windows=(WindowTable(window, pages),))
+    config = plan_limits(64, 1024, 1, 64, window_tables=(WindowTable(window, pages),))
     scheduler, metrics = Scheduler(config), Metrics("m")
     gauges = Gauges(metrics, scheduler)
     scheduler.add(Sequence("request", list(range(64)), SamplingParams(), 2))
@@ -57,7 +59,7 @@ def test_window_pages_and_anchors_are_counted() -> None:
 
 def test_a_model_without_states_and_windows_has_no_metrics_of_anchors() -> None:
     metrics = Metrics("m")
-    Gauges(metrics, Scheduler(SchedulerConfig(16, 64))).set()
+    Gauges(metrics, Scheduler(plan_limits(16, 64))).set()
     assert value(metrics, "numaserve_snapshots", state="free") is None
     assert value(metrics, "numaserve_window_pages", state="free") is None
     assert value(metrics, "numaserve_anchor_hits_total") is None

@@ -10,9 +10,11 @@ from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest, RequestTooLong
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, SequenceUpdate
+from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.plan_limits import plan_limits
 
 
 class Letters:
@@ -26,7 +28,7 @@ class Letters:
 
 class Run:
     def __init__(self) -> None:
-        self.scheduler = Scheduler(SchedulerConfig(num_pages=16, context_length=64))
+        self.scheduler = Scheduler(plan_limits(num_pages=16, context_length=64))
         self.metrics = Metrics("m")
         self.room = 0
         self.stream: Stream

@@ -11,8 +11,9 @@ from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTimedOut
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.plan_limits import plan_limits
 
 ONE, OTHER = Client("one"), Client("other")
 
@@ -21,7 +22,7 @@ class Room:
     """Places, and how many prompts were admitted through them."""
 
     def __init__(self, max_queued_s: float = 600.0) -> None:
-        self.backlog = Backlog(Scheduler(SchedulerConfig(num_pages=64, context_length=64, max_running_requests=2)))
+        self.backlog = Backlog(Scheduler(plan_limits(num_pages=64, context_length=64, max_slots=2)))
         self.places = Places(self.backlog, max_queued_s)
         self.admitted = 0
 

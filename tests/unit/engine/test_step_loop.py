@@ -9,8 +9,10 @@ from numaserve.server.engine.steps.deadlines import LEAST_S, TIMES_PREDICTED, St
 from numaserve.server.engine.steps.loop import StepHooks, StepLoop
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import OperationTerms, SamplingParams, SeqResult, StepPlan, StepResult
+
+from tests.support.plan_limits import plan_limits
 
 
 def test_a_step_has_twenty_times_what_it_should_take_within_bounds() -> None:
@@ -49,7 +51,7 @@ def _loop(
 
 
 def _scheduler() -> Scheduler:
-    return Scheduler(SchedulerConfig(num_pages=16, context_length=256))
+    return Scheduler(plan_limits(num_pages=16, context_length=256))
 
 
 def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_a_short_one() -> None:

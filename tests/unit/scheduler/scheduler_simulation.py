@@ -114,8 +114,8 @@ class SimulatedWorkers:
         self.draft_memory: dict[tuple[int, int], int] = {}  # the draft model's
         self.slots: dict[int, Slot] = {}
         self.continuations = Continuations(reads_drafts=config.worker_drafter == "draft_model")
-        self.states = SimulatedStates(config.num_snapshots, fail) if config.num_snapshots else None
-        self.windows = SimulatedWindows(config.windows, config.page_layout, fail) if config.windows else None
+        self.states = SimulatedStates(config.capacity.num_snapshots, fail) if config.capacity.num_snapshots else None
+        self.windows = SimulatedWindows(config.window_tables, config.page_layout, fail) if config.windows else None
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
@@ -167,10 +167,10 @@ class SimulatedWorkers:
     def check_limits(self, plan: StepPlan) -> None:
         tokens = sum(seq.num_tokens for seq in plan.seqs)
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(drafts_of(plan))
-        assert 0 < tokens <= self.config.max_step_tokens
-        assert rows <= self.config.max_logit_rows
-        assert len({seq.slot for seq in plan.seqs}) == len(plan.seqs) <= self.config.max_running_requests
-        assert all(0 <= seq.slot < self.config.max_running_requests for seq in plan.seqs)
+        assert 0 < tokens <= self.config.shared_step_tokens
+        assert rows <= self.config.capacity.max_logit_rows
+        assert len({seq.slot for seq in plan.seqs}) == len(plan.seqs) <= self.config.capacity.max_slots
+        assert all(0 <= seq.slot < self.config.capacity.max_slots for seq in plan.seqs)
 
     def run_one(self, plan: SeqPlan, slot: Slot, drafts: int, writes: dict[tuple[int, int], int]) -> SeqResult:
         request = slot.request

@@ -3,10 +3,10 @@
 from collections import Counter
 
 from numaserve.server.scheduler.client import Client
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import Request, Service
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 FLOOD, SMALL = Client("flood"), Client("small")
@@ -16,12 +16,12 @@ def service(*, ahead: bool = False, target_itl_s: float | None = None, **limits:
     defaults = {
         "num_pages": 400,
         "context_length": 400,
-        "max_running_requests": 8,
+        "max_slots": 8,
         "max_step_tokens": 32,
         "max_logit_rows": 32,
         "page_size": 4,
     }
-    return Service(SchedulerConfig(**{**defaults, **limits}, target_itl_s=target_itl_s), ahead)  # type: ignore[arg-type]
+    return Service(plan_limits(**{**defaults, **limits}, target_itl_s=target_itl_s), ahead)  # type: ignore[arg-type]
 
 
 def step(server: Service) -> StepPlan | None:

@@ -2,11 +2,12 @@
 
 import pytest
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams
 from scheduler_simulation import NAN_TOKEN, Service
 from served_alone import is_right, own, serve
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
@@ -17,12 +18,12 @@ def service(ahead: bool = False, *, drafts: bool = False, **limits: int) -> Serv
     config = {
         "num_pages": 64,
         "context_length": 100,
-        "max_running_requests": 4,
+        "max_slots": 4,
         "max_step_tokens": 64,
         "page_size": PAGE,
         "num_snapshots": 8,
     }
-    return Service(SchedulerConfig(**{**config, **limits}), ahead, drafts=drafts)
+    return Service(plan_limits(**{**config, **limits}), ahead, drafts=drafts)
 
 
 def free(server: Service) -> int:
@@ -155,7 +156,7 @@ def test_states_that_gave_no_numbers_do_not_outlive_the_sequence() -> None:
 
 
 def test_a_snapshot_is_found_from_the_next_plan_on() -> None:
-    cache = KVCache(SchedulerConfig(64, 100, page_size=PAGE, num_snapshots=4))
+    cache = KVCache(plan_limits(64, 100, page_size=PAGE, num_snapshots=4))
     first, storing, finding = (Sequence(str(n), SHARED + own(n), SamplingParams(), 1) for n in (1, 2, 3))
     for seq in (first, storing):
         cache.begin_step([])

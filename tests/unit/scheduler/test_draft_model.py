@@ -15,6 +15,7 @@ from numaserve.workers.interface.protocol import (
 )
 from scheduler_simulation import Service
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 from tests.support.speculating import Rated
 
@@ -23,13 +24,13 @@ def config(**changes: object) -> SchedulerConfig:
     limits = {
         "num_pages": 40,
         "context_length": 64,
-        "max_running_requests": 4,
+        "max_slots": 4,
         "max_step_tokens": 24,
         "max_logit_rows": 24,
         "page_size": 4,
         "worker_drafter": "draft_model",
     }
-    return SchedulerConfig(**(limits | changes))  # type: ignore[arg-type]
+    return plan_limits(**(limits | changes))  # type: ignore[arg-type]
 
 
 def answered(service: Service) -> None:
@@ -83,7 +84,7 @@ def test_each_token_is_read_once_and_output_only_where_it_is_of_use() -> None:
 
 
 def test_it_rests_while_nothing_is_drafted_but_for_one_pass_in_as_many_steps_as_a_page_has_tokens() -> None:
-    service = Service(config(num_pages=400, max_running_requests=16, max_step_tokens=64, max_logit_rows=64), ahead=True)
+    service = Service(config(num_pages=400, max_slots=16, max_step_tokens=64, max_logit_rows=64), ahead=True)
     for length in range(3, 19):
         service.add([0] * length, 40, drafters=frozenset())
     steps = passes = 0

@@ -30,7 +30,7 @@ HOLDING_EVERYTHING = {
 def begins_within_three_steps(
     *, ahead: bool, pages: int, slots: int, target: float | None, warm_up: int, prompts: list[int], own: int
 ) -> None:
-    server = service(ahead=ahead, num_pages=pages, max_running_requests=slots, context_length=100, target_itl_s=target)
+    server = service(ahead=ahead, num_pages=pages, max_slots=slots, context_length=100, target_itl_s=target)
     for index, length in enumerate(prompts):
         server.add([index % 3] * length, 30, salt=str(index), client=FLOOD)
     steps(server, warm_up)
@@ -60,7 +60,7 @@ def test_who_sends_one_request_after_the_other_never_waits_for_a_flood(ahead: bo
 
 
 def test_two_floods_share_the_slots_by_their_weights() -> None:
-    server = service(max_running_requests=9, max_logit_rows=64, max_step_tokens=64)
+    server = service(max_slots=9, max_logit_rows=64, max_step_tokens=64)
     flood(server, 60, Client("one"))
     steps(server, 20)
     assert running(server) == {"one": 9}
@@ -74,7 +74,7 @@ def test_two_floods_share_the_slots_by_their_weights() -> None:
 
 
 def test_who_asks_for_long_sequences_holds_no_more_of_the_pages() -> None:
-    server = service(num_pages=128, max_running_requests=32)
+    server = service(num_pages=128, max_slots=32)
     flood(server, 40, Client("long"), prompt=120, output=100)
     flood(server, 400, Client("short"), prompt=12, output=20)
     held: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def ended(seq: object, server: Service) -> bool:
 
 
 def test_nobody_gives_way_in_vain_for_pages_that_others_hold_too() -> None:
-    server = service(num_pages=200, context_length=600, max_running_requests=16)
+    server = service(num_pages=200, context_length=600, max_slots=16)
     server.add([0] * 200, 60, client=FLOOD)
     steps(server, 10)
     for _ in range(7):
@@ -121,7 +121,7 @@ def test_nobody_gives_way_in_vain_for_pages_that_others_hold_too() -> None:
 
 
 def test_no_more_give_way_than_have_to_and_pages_that_only_they_share_count() -> None:
-    server = service(num_pages=140, context_length=600, max_running_requests=16)
+    server = service(num_pages=140, context_length=600, max_slots=16)
     server.add([1] * 20, 300, client=FLOOD)
     steps(server, 3)
     for number in range(4):
@@ -144,7 +144,7 @@ def test_a_client_that_has_nothing_left_is_forgotten() -> None:
 
 
 def test_who_begun_keeps_its_turn_when_it_is_retracted() -> None:
-    server = service(max_running_requests=2)
+    server = service(max_slots=2)
     requests = flood(server, 4, output=30)
     steps(server, 5)
     assert begun(requests, server) == [0, 1]

@@ -3,9 +3,10 @@
 import pytest
 from numaserve.server.scheduler.answers import CAREFUL_TOKENS
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
+from numaserve.server.scheduler.sequence import Sequence, SequenceState
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult, TokenLogprobs
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 MASKED = SamplingParams(masked=True)
@@ -13,8 +14,8 @@ STAND_IN = 99
 
 
 def scheduler(**limits: int | bool) -> Scheduler:
-    sizes = {"num_pages": 8, "context_length": 64, "max_running_requests": 3, "max_step_tokens": 16, "page_size": 4}
-    return Scheduler(SchedulerConfig(**{**sizes, **limits}))  # type: ignore[arg-type]
+    sizes = {"num_pages": 8, "context_length": 64, "max_slots": 3, "max_step_tokens": 16, "page_size": 4}
+    return Scheduler(plan_limits(**{**sizes, **limits}))  # type: ignore[arg-type]
 
 
 def planned(subject: Scheduler) -> StepPlan:
@@ -106,7 +107,7 @@ def test_it_is_planned_for_a_while_only_when_its_mask_is_there() -> None:
 
 
 def test_one_that_is_retracted_while_it_waits_holds_up_nobody_in_the_queue() -> None:
-    subject = scheduler(num_pages=4, max_running_requests=2)
+    subject = scheduler(num_pages=4, max_slots=2)
     first, slow = begun(subject, 7, 3)
     answer(subject, planned(subject), SeqResult(1), late())
     subject.mask_known(slow)

@@ -2,18 +2,19 @@
 
 import pytest
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
+from numaserve.server.scheduler.sequence import Sequence, SequenceState
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 MASKED = SamplingParams(masked=True)
 
 
 def scheduler(**limits: int) -> Scheduler:
-    sizes = {"num_pages": 8, "context_length": 64, "max_running_requests": 3, "max_step_tokens": 16, "page_size": 4}
-    return Scheduler(SchedulerConfig(**{**sizes, **limits}))
+    sizes = {"num_pages": 8, "context_length": 64, "max_slots": 3, "max_step_tokens": 16, "page_size": 4}
+    return Scheduler(plan_limits(**{**sizes, **limits}))
 
 
 def planned(scheduler: Scheduler) -> StepPlan:

@@ -2,9 +2,9 @@
 
 import pytest
 from numaserve.server.scheduler.cache.scope import cache_scope
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
@@ -15,11 +15,11 @@ def service(ahead: bool = False, **limits: int) -> Service:
     config = {
         "num_pages": 32,
         "context_length": 100,
-        "max_running_requests": 4,
+        "max_slots": 4,
         "max_step_tokens": 64,
         "page_size": PAGE,
     }
-    return Service(SchedulerConfig(**{**config, **limits}), ahead)
+    return Service(plan_limits(**{**config, **limits}), ahead)
 
 
 def found(server: Service, prompt: list[int], salt: str = "") -> int:

@@ -3,17 +3,18 @@
 import pytest
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 EMBEDDING = b"\0\0\x80?"
 
 
 def scheduler(**limits: int) -> Scheduler:
-    sizes = {"num_pages": 8, "context_length": 32, "max_running_requests": 3, "max_step_tokens": 16, "page_size": 4}
-    return Scheduler(SchedulerConfig(**{**sizes, **limits}))
+    sizes = {"num_pages": 8, "context_length": 32, "max_slots": 3, "max_step_tokens": 16, "page_size": 4}
+    return Scheduler(plan_limits(**{**sizes, **limits}))
 
 
 def pooled(name: str, tokens: int) -> Sequence:

@@ -2,9 +2,9 @@
 
 import pytest
 from numaserve.server.scheduler.client import Client
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_simulation import Request, Service
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
@@ -17,12 +17,12 @@ def service(ahead: bool = False, **limits: int) -> Service:
     config = {
         "num_pages": 128,
         "context_length": 100,
-        "max_running_requests": 8,
+        "max_slots": 8,
         "max_step_tokens": CHUNK,
         "page_size": PAGE,
         "num_snapshots": 16,
     }
-    return Service(SchedulerConfig(**{**config, **limits}), ahead)
+    return Service(plan_limits(**{**config, **limits}), ahead)
 
 
 def prompt(number: int, shared: int = len(SHARED)) -> list[int]:

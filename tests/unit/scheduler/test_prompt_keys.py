@@ -3,8 +3,10 @@
 import pytest
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesStored
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.plan_limits import plan_limits
 
 PAGE, PAGES = 4, 12
 TOKENS = [1, 2, 0, 0, 0, 0, 3, 4, 5]
@@ -19,7 +21,7 @@ def log() -> KVEventLog:
 
 @pytest.fixture
 def cache(log: KVEventLog) -> KVCache:
-    return KVCache(SchedulerConfig(PAGES, PAGES * PAGE, page_size=PAGE), log)
+    return KVCache(plan_limits(PAGES, PAGES * PAGE, page_size=PAGE), log)
 
 
 def serve(cache: KVCache, keys: list[int | bytes] | None) -> int:

@@ -3,10 +3,10 @@
 import pytest
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import SeqResult, StepPlan, StepResult
 from scheduler_simulation import Request, Service
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
@@ -16,12 +16,12 @@ def service(ahead: bool = False, **limits: int) -> Service:
     defaults = {
         "num_pages": 32,
         "context_length": 100,
-        "max_running_requests": 4,
+        "max_slots": 4,
         "max_step_tokens": 16,
         "max_logit_rows": 16,
         "page_size": PAGE,
     }
-    return Service(SchedulerConfig(**{**defaults, **limits}), ahead)
+    return Service(plan_limits(**{**defaults, **limits}), ahead)
 
 
 def lengths(plan: StepPlan | None) -> list[int]:
@@ -61,7 +61,7 @@ def test_a_long_prefill_crosses_once_in_chunks_of_the_budget() -> None:
 
 
 def test_requests_are_admitted_in_order_of_arrival_up_to_the_slots() -> None:
-    server = service(max_running_requests=2)
+    server = service(max_slots=2)
     for _ in range(3):
         server.add([1], 2)
     assert lengths(server.schedule()) == [1, 1]

@@ -11,7 +11,7 @@ IMPURE = {"asyncio", "time", "datetime", "random", "threading", "socket", "os", 
 SERVER = Path(numaserve.server.scheduler.__path__[0]).parent
 PURE = ("scheduler", "speculation", "costs")
 INTERFACE = tuple(
-    f"numaserve.workers.interface.{each}." for each in ("protocol", "drafters", "windows", "step_lengths")
+    f"numaserve.workers.interface.{each}." for each in ("capacity", "protocol", "drafters", "windows", "step_lengths")
 )
 OWN = (*(f"numaserve.server.{each}." for each in PURE), *INTERFACE)
 FILES = sorted(file for each in PURE for file in (SERVER / each).rglob("*.py"))

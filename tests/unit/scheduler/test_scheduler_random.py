@@ -1,7 +1,5 @@
 """Random operations, with the workers simulated token by token."""
 
-from dataclasses import replace
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +10,7 @@ from numaserve.workers.interface.protocol import StepPlan
 from numaserve.workers.interface.windows import Window, WindowTable
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
+from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.scheduler_integrity import check_integrity
 
 # Few tokens and few beginnings: most prompts share pages with others.
@@ -30,13 +29,13 @@ def config_of(
     """Limits with window tables that have a few more pages than running sequences may need. The least tokens of a step
     are `shorter` than the most by as many, but at least one."""
     least_step_tokens = None if shorter is None else max(1, limits["max_step_tokens"] - shorter)
-    config = SchedulerConfig(**limits, block_pages=block_pages, least_step_tokens=least_step_tokens)  # type: ignore[arg-type]
+    config = plan_limits(**limits, block_pages=block_pages, least_step_tokens=least_step_tokens)  # type: ignore[arg-type]
     least = [
-        each.least_pages(config.max_running, config.max_step_tokens, config.max_drafts, config.page_layout)
+        each.least_pages(config.max_running, config.shared_step_tokens, config.max_drafts, config.page_layout)
         for each in windows
     ]
     tables = [WindowTable(window, pages + spare_pages) for window, pages in zip(windows, least, strict=True)]
-    return replace(config, windows=tuple(tables))
+    return with_limits(config, tables)
 
 
 configs = st.builds(
@@ -47,7 +46,7 @@ configs = st.builds(
     max_drafts=st.sampled_from([1, 4, 16]),
     num_pages=st.integers(2, 16),
     context_length=st.integers(8, 48),
-    max_running_requests=st.integers(1, 5),
+    max_slots=st.integers(1, 5),
     max_step_tokens=st.integers(1, 40),
     shorter=st.none() | st.integers(0, 39),
     max_logit_rows=st.integers(1, 16),
@@ -162,10 +161,10 @@ class RandomService(RuleBasedStateMachine):
         check_integrity(scheduler)
         assert scheduler.stats().pages_active == 0
         assert scheduler.flush_cache()
-        assert scheduler.stats().pages_free == self.service.config.num_pages
+        assert scheduler.stats().pages_free == self.service.config.capacity.num_pages
         snapshots, windows = scheduler.snapshot_stats(), scheduler.kv.window_stats()
-        assert snapshots is None or snapshots.free == self.service.config.num_snapshots
-        assert windows is None or windows.free == sum(each.num_pages for each in self.service.config.windows)
+        assert snapshots is None or snapshots.free == self.service.config.capacity.num_snapshots
+        assert windows is None or windows.free == sum(each.num_pages for each in self.service.config.window_tables)
 
 
 def check_request(request: Request, config: SchedulerConfig) -> None:

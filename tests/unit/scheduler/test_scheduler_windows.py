@@ -1,7 +1,5 @@
 """The pages of layers with windows: who holds them, when they are given back, and that nobody lacks one."""
 
-from dataclasses import replace
-
 import pytest
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
@@ -10,19 +8,20 @@ from numaserve.workers.interface.windows import Window, WindowTable
 from scheduler_simulation import NAN_TOKEN, Service
 from served_alone import is_right, own, serve
 
+from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
 WINDOW = Window(6)
-CONFIG = SchedulerConfig(64, 100, 3, 32, page_size=PAGE, block_pages=2, max_drafts=3)
+CONFIG = plan_limits(64, 100, 3, 32, page_size=PAGE, block_pages=2, max_drafts=3)
 SHARED = list(range(10, 34))  # six pages
 
 
 def config(window: Window = WINDOW, spare: int = 12, **limits: int | bool) -> SchedulerConfig:
     """Limits with a window table of `spare` pages more than running sequences need."""
-    limited = replace(CONFIG, **limits)  # type: ignore[arg-type]
-    least = window.least_pages(limited.max_running, limited.max_step_tokens, 3, limited.page_layout)
-    return replace(limited, windows=(WindowTable(window, least + spare),))
+    limited = with_limits(CONFIG, **limits)
+    least = window.least_pages(limited.max_running, limited.shared_step_tokens, 3, limited.page_layout)
+    return with_limits(limited, [WindowTable(window, least + spare)])
 
 
 def free(server: Service) -> int:
@@ -45,7 +44,7 @@ def test_a_sequence_of_any_length_needs_the_pages_of_its_window(window: Window, 
     requests = [server.add(own(number, 20 + number), 60) for number in range(1, 4)]
     server.drain()
     assert all(is_right(request) for request in requests)
-    assert free(server) == server.config.windows[0].num_pages
+    assert free(server) == server.config.capacity.window_pages[0]
 
 
 def test_a_plan_says_what_changes_and_nothing_else() -> None:
@@ -105,7 +104,7 @@ def test_an_aborted_prompt_goes_on_where_it_was() -> None:
 
 
 def test_the_least_recently_used_anchor_gives_its_pages() -> None:
-    server = Service(config(spare=0, max_running_requests=1))
+    server = Service(config(spare=0, max_slots=1))
     prompts = [own(number, 25) for number in range(1, 9)]
     assert [serve(server, each) for each in prompts] == [0] * 8
     assert serve(server, prompts[7]) == 24
@@ -128,7 +127,7 @@ def test_an_anchor_that_frees_no_page_is_passed_over() -> None:
 
 
 def test_marks_that_no_node_has_yet_give_their_pages_last() -> None:
-    server = Service(config(spare=0, max_running_requests=1, max_step_tokens=4))
+    server = Service(config(spare=0, max_slots=1, max_step_tokens=4))
     serve(server, SHARED)
     anchors = server.scheduler.kv.anchors
     assert anchors is not None
@@ -179,18 +178,18 @@ def test_nothing_is_held_after_a_death() -> None:
         step(server)
     server.restart_workers()
     check_integrity(server.scheduler)
-    assert free(server) == server.config.windows[0].num_pages
+    assert free(server) == server.config.capacity.window_pages[0]
     server.drain()
     assert all(is_right(request) for request in requests)
 
 
 def test_a_table_with_too_few_pages_is_refused() -> None:
     least = config(spare=0)
-    [table] = least.windows
+    [table] = least.window_tables
     with pytest.raises(
         ValueError, match=rf"window 6 needs at least {table.num_pages} pages, not {table.num_pages - 1}"
     ):
-        replace(least, windows=(WindowTable(WINDOW, table.num_pages - 1),))
+        with_limits(least, [WindowTable(WINDOW, table.num_pages - 1)])
 
 
 def test_states_and_windows_go_together() -> None:

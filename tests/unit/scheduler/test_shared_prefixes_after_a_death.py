@@ -3,8 +3,9 @@
 import itertools
 
 import pytest
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_simulation import Request, Service
+
+from tests.support.plan_limits import plan_limits
 
 PAGE = 4
 SHARED = [0, 1, 2, 0, 1] * 8  # ten pages, and more than a step's tokens
@@ -12,10 +13,10 @@ OWN = 3  # tokens of each prompt behind them, which no other has
 
 
 def _service(ahead: bool, num_snapshots: int) -> Service:
-    config = SchedulerConfig(
+    config = plan_limits(
         num_pages=200,
         context_length=100,
-        max_running_requests=8,
+        max_slots=8,
         max_step_tokens=16,
         max_logit_rows=16,
         page_size=PAGE,

@@ -8,10 +8,11 @@ from numaserve.server.scheduler.sequence import (
     DEFAULT_TARGET_ITL_S,
     DEFAULT_TARGET_STEPS,
     ECONOMICAL_STEP_S,
-    SchedulerConfig,
 )
 from numaserve.workers.interface.protocol import OperationTerms, StepPlan
 from scheduler_simulation import Request, Service, step_ns
+
+from tests.support.plan_limits import plan_limits
 
 PAGE = 4
 
@@ -20,12 +21,12 @@ def service(target_itl_s: float | None, **limits: int) -> Service:
     defaults = {
         "num_pages": 600,
         "context_length": 1000,
-        "max_running_requests": 8,
+        "max_slots": 8,
         "max_step_tokens": 256,
         "max_logit_rows": 256,
         "page_size": PAGE,
     }
-    return Service(SchedulerConfig(**{**defaults, **limits}, target_itl_s=target_itl_s))  # type: ignore[arg-type]
+    return Service(plan_limits(**{**defaults, **limits}, target_itl_s=target_itl_s))  # type: ignore[arg-type]
 
 
 def step(server: Service) -> StepPlan:
@@ -92,7 +93,7 @@ def test_a_page_that_takes_too_long_is_cut_inside() -> None:
         work = costs.begin()
         work.add(0, 1, 1)
         alone = costs.predict(work.terms())
-        config = SchedulerConfig(num_pages=1000, context_length=4000, page_size=32, target_itl_s=factor * alone)
+        config = plan_limits(num_pages=1000, context_length=4000, page_size=32, target_itl_s=factor * alone)
         budget = StepBudget(config, costs, work)
         budget.take(Request(0, [0], 5).sequence())
         for seed, prompt in enumerate(earlier, 2):
@@ -116,7 +117,7 @@ def test_by_default_a_step_may_take_a_tenth_of_a_second_or_three_of_its_decodes(
 
 
 def test_decodes_that_take_long_themselves_let_prompts_take_longer_too() -> None:
-    server = service(None, max_running_requests=16, num_pages=4000, max_step_tokens=1000)
+    server = service(None, max_slots=16, num_pages=4000, max_step_tokens=1000)
     for stream in range(15):
         server.add([stream % 3] * 900, 90)
     while any(seq.num_remaining > 1 for seq in server.scheduler.running) or server.scheduler.waiting:
@@ -135,7 +136,7 @@ def chunk_next_to_streams(operation: OperationTerms, streams: int, **limits: flo
     terms = costs.begin().terms(0, 100)
     costs.observe(terms, costs.predict(terms))
     work = costs.begin()
-    config = SchedulerConfig(num_pages=1000, context_length=4000, page_size=PAGE, **limits)  # type: ignore[arg-type]
+    config = plan_limits(num_pages=1000, context_length=4000, page_size=PAGE, **limits)  # type: ignore[arg-type]
     budget = StepBudget(config, costs, work)
     for seed in range(streams):
         budget.take(Request(seed, [seed], 5).sequence())
@@ -179,7 +180,7 @@ def prompts_in_a_step(seconds: float, *lengths: int, least: int | None = 64) -> 
     costs = CostModel()
     costs.describe([[OperationTerms("linear", row_flops=2e7), OperationTerms("attention", pair_flops=20_000)]])
     costs.observe(costs.begin().terms(0, 1000, 1), seconds)
-    config = SchedulerConfig(1000, 4000, max_step_tokens=1000, least_step_tokens=least, page_size=PAGE)
+    config = plan_limits(1000, 4000, max_step_tokens=1000, least_step_tokens=least, page_size=PAGE)
     work = costs.begin()
     budget = StepBudget(config, costs, work, tokens=1000)
     chunks = []
@@ -216,7 +217,7 @@ def test_a_step_that_takes_little_time_or_has_the_size_of_the_operator_is_not_cu
 
 def test_late_in_a_prompt_steps_are_shorter_and_next_to_streams_too() -> None:
     costs = prompts_in_a_step(4.0)[1]
-    config = SchedulerConfig(1000, 4000, max_step_tokens=1000, least_step_tokens=64, page_size=PAGE, target_itl_s=60.0)
+    config = plan_limits(1000, 4000, max_step_tokens=1000, least_step_tokens=64, page_size=PAGE, target_itl_s=60.0)
     for streams in (0, 1):
         prompt, chunks = Request(9, [1] * 3000, 5).sequence(), list[int]()
         prompt.position.max_tokens = 3000

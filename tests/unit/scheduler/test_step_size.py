@@ -8,11 +8,12 @@ from itertools import count
 import pytest
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import Terms
-from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.step_size import StepSize
 from numaserve.workers.interface.protocol import OperationTerms, StepResult
+
+from tests.support.plan_limits import plan_limits
 
 LEAST, MOST = 512, 2048
 READ = 30e9  # bytes per second
@@ -48,7 +49,7 @@ class Served:
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __post_init__(self) -> None:
-        config = SchedulerConfig(1000, 8192, max_step_tokens=MOST, least_step_tokens=self.least)
+        config = plan_limits(1000, 8192, max_step_tokens=MOST, least_step_tokens=self.least)
         self.costs, self.steps = StepCosts(draft_model=self.drafter is not None), count()
         self.costs.describe([self.operations], [self.drafter or []])
         self.size = StepSize(config, self.costs)

@@ -8,9 +8,10 @@ from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import Request, Service
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
-CONFIG = SchedulerConfig(num_pages=200, context_length=64, max_running_requests=16, max_step_tokens=48, page_size=4)
+CONFIG = plan_limits(num_pages=200, context_length=64, max_slots=16, max_step_tokens=48, page_size=4)
 
 
 def prompt(index: int) -> list[int]:
@@ -136,7 +137,7 @@ def test_one_that_is_held_back_may_end() -> None:
 
 
 def test_one_that_was_held_back_does_not_wait_behind_those_that_came_later() -> None:
-    run = Deadly(SchedulerConfig(num_pages=200, context_length=64, max_running_requests=2, page_size=4))
+    run = Deadly(plan_limits(num_pages=200, context_length=64, max_slots=2, page_size=4))
     requests = [run.service.add(prompt(index), 8) for index in range(2)]
     for _ in range(2):
         run.service.schedule()
@@ -151,9 +152,7 @@ def test_one_that_was_held_back_does_not_wait_behind_those_that_came_later() -> 
 
 
 def test_deaths_at_other_positions_of_a_request_do_not_convict_it() -> None:
-    run = Deadly(
-        SchedulerConfig(num_pages=200, context_length=64, max_running_requests=16, max_step_tokens=8, page_size=4)
-    )
+    run = Deadly(plan_limits(num_pages=200, context_length=64, max_slots=16, max_step_tokens=8, page_size=4))
     request = run.service.add([index % 3 for index in range(40)], 4)
     for answered in (4, 1, 2, 3):
         for _ in range(answered):

@@ -9,7 +9,7 @@ from shared_service import FLOOD, SMALL, flood, plans_until_begun, service, step
 
 
 def test_urgent_requests_overtake_those_of_their_client_only() -> None:
-    server = service(max_running_requests=1)
+    server = service(max_slots=1)
     calm, urgent = (server.add([1], 2, salt=str(n), priority=n, client=FLOOD) for n in (0, -1))
     other = server.add([1], 2, client=SMALL)
     order = []
@@ -20,7 +20,7 @@ def test_urgent_requests_overtake_those_of_their_client_only() -> None:
 
 
 def test_nobody_is_overtaken_for_ever_by_more_urgent_requests() -> None:
-    server = service(max_running_requests=1)
+    server = service(max_slots=1)
     server.add([1], 1, client=FLOOD)
     patient = server.add([1], 1, priority=1, client=FLOOD)
     count = 0
@@ -71,7 +71,7 @@ def test_the_computing_of_prompts_is_divided_by_the_weights() -> None:
 
 
 def test_newcomers_without_end_keep_nobody_from_computing_a_prompt() -> None:
-    server = service(target_itl_s=1e-9, max_running_requests=32, num_pages=600)
+    server = service(target_itl_s=1e-9, max_slots=32, num_pages=600)
     server.add([0] * 5, 390, client=SMALL)
     steps(server, 20)
     long = server.add([1] * 200, 5, client=FLOOD)
@@ -86,7 +86,7 @@ def test_newcomers_without_end_keep_nobody_from_computing_a_prompt() -> None:
 
 
 def test_newcomers_without_end_keep_no_second_request_of_a_client_from_beginning() -> None:
-    server = service(max_running_requests=2)
+    server = service(max_slots=2)
     requests = flood(server, 6, output=10)
     for count in range(1, 400):
         server.add([2] * 3, 3, salt=str(count), client=Client(f"newcomer {count}"))
@@ -98,7 +98,7 @@ def test_newcomers_without_end_keep_no_second_request_of_a_client_from_beginning
 
 
 def test_sequences_begin_by_weight_where_there_are_fewer_slots_than_clients() -> None:
-    server = service(max_running_requests=1)
+    server = service(max_slots=1)
     flood(server, 40, Client("one"), output=3)
     flood(server, 40, Client("three", 3.0), output=3)
     order: list[str] = []
@@ -110,7 +110,7 @@ def test_sequences_begin_by_weight_where_there_are_fewer_slots_than_clients() ->
 
 
 def test_who_has_computed_a_long_prompt_is_not_overtaken_by_all_the_short_ones_that_come() -> None:
-    server = service(max_running_requests=1, num_pages=200)
+    server = service(max_slots=1, num_pages=200)
     flood(server, 2, prompt=300, output=2)
     begun: list[str] = []
     count = 0

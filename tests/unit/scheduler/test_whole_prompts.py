@@ -11,6 +11,8 @@ from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.windows import Window, WindowTable
 from whole_prompt_service import WholePrompts, config
 
+from tests.support.plan_limits import plan_limits
+
 
 def test_prompts_are_packed_into_steps_in_order_of_arrival() -> None:
     subject = WholePrompts(config())
@@ -37,7 +39,7 @@ def test_a_prompt_longer_than_a_step_runs_alone_when_its_turn_comes() -> None:
 
 
 def test_shorter_prompts_that_keep_coming_do_not_delay_a_long_one() -> None:
-    subject = WholePrompts(config(max_running_requests=64))
+    subject = WholePrompts(config(max_slots=64))
     names = map(str, count())
     subject.add("long", 48)
     for _ in range(20):
@@ -72,7 +74,7 @@ def test_a_plan_may_use_the_pages_of_the_plan_in_flight() -> None:
 
 
 def test_slots_and_pages_bound_a_step() -> None:
-    slots = WholePrompts(config(max_running_requests=3))
+    slots = WholePrompts(config(max_slots=3))
     pages = WholePrompts(config(context_length=8, num_pages=2))
     for subject in (slots, pages):
         for name in "abcd":
@@ -103,7 +105,7 @@ def test_clients_take_turns_and_no_running_prompt_gives_way() -> None:
 
 
 def test_a_prompt_that_leaves_while_it_is_computed_frees_its_pages_and_slot_at_once() -> None:
-    subject = WholePrompts(config(max_running_requests=1, num_pages=12))
+    subject = WholePrompts(config(max_slots=1, num_pages=12))
     subject.add("a", 48)
     subject.add("b", 48)
     subject.schedule()
@@ -153,11 +155,11 @@ def test_sequences_that_need_logits_are_refused(options: dict[str, int]) -> None
 @pytest.mark.parametrize(
     "changed",
     [
-        lambda: SchedulerConfig(64, 64, whole_prompts=True),
-        lambda: SchedulerConfig(64, 64, whole_prompts=True, enable_prefix_cache=False, num_snapshots=1),
-        lambda: SchedulerConfig(64, 64, whole_prompts=True, enable_prefix_cache=False, worker_drafter="mtp"),
-        lambda: SchedulerConfig(
-            *(64, 64), whole_prompts=True, enable_prefix_cache=False, windows=(WindowTable(Window(8, False), 64),)
+        lambda: plan_limits(64, 64, whole_prompts=True),
+        lambda: plan_limits(64, 64, whole_prompts=True, enable_prefix_cache=False, num_snapshots=1),
+        lambda: plan_limits(64, 64, whole_prompts=True, enable_prefix_cache=False, worker_drafter="mtp"),
+        lambda: plan_limits(
+            *(64, 64), whole_prompts=True, enable_prefix_cache=False, window_tables=(WindowTable(Window(8, False), 64),)
         ),
     ],
 )

@@ -17,7 +17,7 @@ def service(draw: random.Random) -> WholePrompts:
     limits = config(
         context_length=context,
         num_pages=draw.randint(fewest, fewest + 8),
-        max_running_requests=draw.randint(1, 8),
+        max_slots=draw.randint(1, 8),
         max_step_tokens=draw.choice([1, 4, 8, 16, 32, 64]),
         max_logit_rows=draw.choice([1, 4, 64]),
     )
@@ -33,8 +33,8 @@ def check_first(subject: WholePrompts, waiting: list[str], planned: list[str]) -
     if not planned or not after:
         return
     limits, pages = subject.config, sum(-(-lengths[name] // PAGE) for name in planned)
-    fits = used + lengths[after[0]] <= limits.max_step_tokens
-    has_pages = pages + -(-lengths[after[0]] // PAGE) <= limits.num_pages
+    fits = used + lengths[after[0]] <= limits.shared_step_tokens
+    has_pages = pages + -(-lengths[after[0]] // PAGE) <= limits.capacity.num_pages
     assert not (fits and has_pages and len(subject.scheduler.running) < limits.max_running), "the step was cut short"
 
 
@@ -44,7 +44,9 @@ def test_prompts_of_one_client_are_planned_once_whole_and_by_priority_and_arriva
         draw = random.Random(seed)
         subject = service(draw)
         for index in range(draw.randint(1, 50)):  # fewer than a priority may overtake
-            subject.add(str(index), draw.randint(1, subject.config.context_length), priority=draw.choice([0, 0, -1, 1]))
+            subject.add(
+                str(index), draw.randint(1, subject.config.capacity.context_length), priority=draw.choice([0, 0, -1, 1])
+            )
             for _ in range(draw.choice([0, 0, 1, 2])):
                 waiting = [seq for seq in subject.live() if seq.state is SequenceState.WAITING]
                 ordered = [seq.request_id for seq in sorted(waiting, key=lambda seq: (seq.priority, seq.arrival))]
@@ -54,7 +56,7 @@ def test_prompts_of_one_client_are_planned_once_whole_and_by_priority_and_arriva
         subject.drain()
         assert sorted(subject.planned) == sorted(subject.sequences), f"seed {seed}: not each prompt in just one plan"
         assert sorted(subject.embedded) == sorted(subject.sequences)
-        assert subject.scheduler.stats().pages_free == subject.config.num_pages
+        assert subject.scheduler.stats().pages_free == subject.config.capacity.num_pages
 
 
 @pytest.mark.parametrize("block", range(0, SEEDS, 25))
@@ -68,7 +70,7 @@ def test_whatever_happens_each_prompt_ends_once_and_all_pages_are_free(block: in
         for index in range(OPERATIONS):
             match draw.choices(["add", "schedule", "receive", "abort", "fail", "die"], [8, 8, 6, 1, 0.3, 0.3])[0]:
                 case "add":
-                    length = draw.randint(1, subject.config.context_length)
+                    length = draw.randint(1, subject.config.capacity.context_length)
                     subject.add(str(index), length, draw.choice(clients), draw.choice([0, 0, -3, 2, 100]))
                 case "schedule":
                     subject.schedule()
@@ -92,4 +94,4 @@ def test_whatever_happens_each_prompt_ends_once_and_all_pages_are_free(block: in
             assert ended == set(subject.sequences), f"seed {seed}: a prompt was lost"
             assert len(subject.planned) == len(set(subject.planned)), f"seed {seed}: a prompt was planned twice"
         assert subject.scheduler.stats().retractions == 0
-        assert subject.scheduler.stats().pages_free == subject.config.num_pages
+        assert subject.scheduler.stats().pages_free == subject.config.capacity.num_pages

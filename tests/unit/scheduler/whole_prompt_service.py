@@ -7,6 +7,7 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SeqResult, StepPlan, StepResult
 
+from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 EMBEDDING = b"\0\0\x80?"
@@ -15,10 +16,10 @@ PAGE = 4
 
 def config(**limits: int) -> SchedulerConfig:
     """Limits with pages for one step of the largest size, and no more."""
-    sizes = {"context_length": 48, "max_running_requests": 6, "max_step_tokens": 16, "page_size": PAGE, **limits}
+    sizes = {"context_length": 48, "max_slots": 6, "max_step_tokens": 16, "page_size": PAGE, **limits}
     tokens = sizes["max_step_tokens"]
     sizes.setdefault("num_pages", max(-(-sizes["context_length"] // PAGE), tokens // PAGE + 6))
-    return SchedulerConfig(**sizes, enable_prefix_cache=False, whole_prompts=True)  # type: ignore[arg-type]
+    return plan_limits(**sizes, enable_prefix_cache=False, whole_prompts=True)  # type: ignore[arg-type]
 
 
 class WholePrompts:
@@ -106,9 +107,9 @@ class WholePrompts:
             assert not (each.sample or each.from_previous or each.prompt_logprobs)
             assert len(each.pages) == pages_of(each)
         pages = [page for each in plan.seqs for page in each.pages]
-        assert len(pages) == len(set(pages)) and set(pages) <= set(range(self.config.num_pages))
+        assert len(pages) == len(set(pages)) and set(pages) <= set(range(self.config.capacity.num_pages))
         total = sum(each.num_tokens for each in plan.seqs)
-        assert total <= self.config.max_step_tokens or len(plan.seqs) == 1
+        assert total <= self.config.shared_step_tokens or len(plan.seqs) == 1
         return [seq.request_id for seq in seqs]
 
 

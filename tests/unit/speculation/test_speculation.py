@@ -9,7 +9,7 @@ from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import Terms
 from numaserve.server.scheduler.cache.scope import cache_scope
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.decode import Decode
@@ -27,6 +27,7 @@ from numaserve.workers.interface.protocol import (
 )
 
 from tests.support.drafters import Each, Played
+from tests.support.plan_limits import plan_limits
 from tests.support.speculating import choose, sampled, took, waits
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -52,8 +53,8 @@ class Free(CostModel):
 
 
 def scheduler(*drafts: int, operations: list[OperationTerms] | None = None, **limits: int) -> Scheduler:
-    defaults = {"num_pages": 32, "context_length": 100, "max_running_requests": 4, "page_size": 4}
-    subject = Scheduler(SchedulerConfig(**{**defaults, **limits}), drafters=Each(lambda _salt: Fixed(*drafts)))
+    defaults = {"num_pages": 32, "context_length": 100, "max_slots": 4, "page_size": 4}
+    subject = Scheduler(plan_limits(**{**defaults, **limits}), drafters=Each(lambda _salt: Fixed(*drafts)))
     subject.costs.describe([operations or []])
     return subject
 
@@ -153,7 +154,7 @@ def test_of_several_drafters_that_one_is_heard_whose_draft_tokens_were_right() -
         def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
             return [Played(Fixed(*[1] * 17).draft, "bad"), Played(Fixed(*[7] * 17).draft, "good")]
 
-    subject = Scheduler(SchedulerConfig(num_pages=32, context_length=100), drafters=Two(lambda _: Fixed()))
+    subject = Scheduler(plan_limits(num_pages=32, context_length=100), drafters=Two(lambda _: Fixed()))
     seq = added(subject, tokens=90)
     begun(subject, seq)
     drafting = subject._speculation
@@ -239,7 +240,7 @@ def test_without_draft_tokens_plans_are_what_they_are_without_a_drafter() -> Non
             answered(subject, [token])
         return found
 
-    config = SchedulerConfig(num_pages=32, context_length=100)
+    config = plan_limits(num_pages=32, context_length=100)
     assert plans(lambda: Scheduler(config, drafters=Each(lambda _salt: Fixed()))) == plans(lambda: Scheduler(config))
 
 
@@ -321,9 +322,7 @@ def counted(drafts: list[int], said: list[int], operations: list[OperationTerms]
             asked += 1
             return super().draft(tokens, most)
 
-    subject = Scheduler(
-        SchedulerConfig(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*drafts))
-    )
+    subject = Scheduler(plan_limits(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*drafts)))
     subject.costs.describe([operations])
     told(subject, [added(subject, tokens=90)], said)
     return asked
@@ -390,7 +389,7 @@ def test_a_draft_token_that_costs_more_than_it_gives_is_made_where_those_behind_
 
 
 def test_many_sequences_pass_the_step_up_at_which_kernels_begin_another_pass_together() -> None:
-    subject = scheduler(*[7] * 17, operations=READ, max_running_requests=16, num_pages=200)
+    subject = scheduler(*[7] * 17, operations=READ, max_slots=16, num_pages=200)
     seqs = [added(subject, str(index), tokens=60) for index in range(16)]
     drafting = told(subject, seqs, [7] * 20)
     for rows in [*range(16, 33)] * 20:
@@ -410,7 +409,7 @@ def test_of_many_sequences_draft_tokens_are_looked_for_ever_more_seldom_while_th
             times[str(tokens[0])] += 1
             return []
 
-    config = SchedulerConfig(num_pages=64, context_length=100, max_running_requests=8)
+    config = plan_limits(num_pages=64, context_length=100, max_slots=8)
     subject = Scheduler(config, drafters=Each(lambda _salt: Nothing()))
     subject.costs.describe([READ])
     told(subject, [added(subject, str(each), tokens=90) for each in range(sequences)], [5] * 64)
@@ -418,7 +417,7 @@ def test_of_many_sequences_draft_tokens_are_looked_for_ever_more_seldom_while_th
 
 
 def test_nobody_looks_whether_to_wait_at_each_step_of_many_sequences_where_it_was_in_vain() -> None:
-    subject = scheduler(max_running_requests=8, operations=READ)
+    subject = scheduler(max_slots=8, operations=READ)
     sequences = [added(subject, str(each)) for each in range(8)]
     begun(subject, *sequences)
     drafting = subject._speculation
@@ -476,9 +475,9 @@ def test_what_was_seen_of_one_sequence_is_supposed_of_the_next() -> None:
 
 
 def test_a_draft_token_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_step() -> None:
-    others, limits = 16, {"max_running_requests": 20, "max_step_tokens": 64, "num_pages": 200, "context_length": 300}
+    others, limits = 16, {"max_slots": 20, "max_step_tokens": 64, "num_pages": 200, "context_length": 300}
     subject = Scheduler(
-        SchedulerConfig(**limits, page_size=4),
+        plan_limits(**limits, page_size=4),
         drafters=Each(lambda scope: Fixed(*[7] * 17) if scope else Fixed()),
     )
     subject.costs.describe([[OperationTerms("linear", weight_bytes=10**7, row_flops=3 * 10**7)]])

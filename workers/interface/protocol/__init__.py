@@ -8,6 +8,7 @@ Vocabulary: a *slot* is a sequence's place in a batch; a *page* holds `PAGE_SIZE
 assigned by the front end and are the same on every rank.
 """
 
+from numaserve.workers.interface.capacity import PAGE_SIZE
 from numaserve.workers.interface.protocol.frames import (
     PROTOCOL_VERSION,
     FromWorker,
@@ -34,7 +35,6 @@ from numaserve.workers.interface.protocol.steps import (
     KEPT_HIDDEN_STATES,
     MAX_LOGPROBS,
     MAX_MASKED_DRAFTS,
-    PAGE_SIZE,
     TO_BE_DRAFTED,
     DraftWork,
     SampledToken,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 
@@ -34,11 +35,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     cpus: list[list[int]]  # per rank, the processors of its thread team
     nodes: list[int]  # per rank, its NUMA node
     weights: list[int]  # per rank, its share when tensors are split (its number of cores)
-    num_pages: int
-    context_length: int
-    max_running_requests: int
-    max_step_tokens: int
-    max_logit_rows: int  # rows of logits in one step: samples and prompt log-probabilities
+    capacity: Capacity
     ring_fd: int  # -1 with one rank
     ring_nonce: int
     step_deadline_s: float
@@ -52,10 +49,6 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     backend: Backend = "native"  # the interpreter of operations
     draft: DraftModel | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
-    num_snapshots: int = 0  # of the states of a sequence; 0 for a model without recurrent layers
-    max_drafts: int = 0  # draft tokens of a sequence in a step that its states can go back by
-    # Pages of each window table, in the order of the model's windows. Empty: all layers use the pages of `SeqPlan`.
-    window_pages: list[int] = []
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

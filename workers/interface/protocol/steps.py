@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-PAGE_SIZE = 32
 MAX_MASKED_DRAFTS = 8  # most draft tokens of a masked sequence in a step
 
 
@@ -129,7 +128,7 @@ class WindowWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """
 
     index: int  # of the sequence in the plan
-    window: int  # number of the window table, in the order of `Launch.window_pages`
+    window: int  # number of the window table, in the order of `Capacity.window_pages`
     first: int
     pages: list[int] = []
 

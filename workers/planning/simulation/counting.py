@@ -18,11 +18,12 @@ from numaserve.kernels import Counter, PackedMatrix, RopeTable, Team
 from numaserve.kernels import Vector as NativeVector
 from numaserve.shm_comm import Ring
 from numaserve.shm_comm.segment import Segment, create_segment
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.program.handles import Handle, Matrix, MatrixFormat, Rope
 from numaserve.workers.program.native import has_node, make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.weights.weights import Native
 
@@ -66,7 +67,7 @@ class CountedGroup:
     """The ranks of a model, which count the work of their steps."""
 
     def __init__(
-        self, config: ModelConfig, partition: Partition, limits: ProgramLimits, slot_bytes: int, skew: float = 0.0
+        self, config: ModelConfig, partition: Partition, limits: Capacity, slot_bytes: int, skew: float = 0.0
     ) -> None:
         """Make the Programs; `slot_bytes` of the ring, as `ring_slot_bytes` has them. `skew`: of the routing to
         experts; 0 is even, 1 is Zipf's law. Raises `ValueError` for what no Program can do."""
@@ -105,7 +106,7 @@ class _Model:
     """The parts that all ranks have in common."""
 
     config: ModelConfig
-    limits: ProgramLimits
+    limits: Capacity
     segment: Segment | None
     weights: _Unloaded
     skew: float

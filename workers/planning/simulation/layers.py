@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from numaserve.workers.interface.capacity import Capacity
     from numaserve.workers.layers.partition import Partition
     from numaserve.workers.models.spec import ModelConfig
     from numaserve.workers.planning.simulation.times import HostTimes, StepTotals
-    from numaserve.workers.program.setup import ProgramLimits
 
 _SOME_STEP = StepWork([(1000, 100), (100, 1)], 2)  # in which layers of different kinds differ
 
@@ -32,7 +32,7 @@ class CountedModel:
     """A model whose steps are counted."""
 
     def __init__(
-        self, config: ModelConfig, partition: Partition, limits: ProgramLimits, slot_bytes: int, skew: float = 0.0
+        self, config: ModelConfig, partition: Partition, limits: Capacity, slot_bytes: int, skew: float = 0.0
     ) -> None:
         """Make the programs; see `CountedGroup`."""
         last = len(config.decoder.blocks) - 1

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.step_lengths import ECONOMICAL_STEP_COST
 from numaserve.workers.planning.needs import message_bytes, pages_of
 from numaserve.workers.planning.roofline.phases import RankMachine, least_of
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.planning.simulation.layers import CountedModel
 from numaserve.workers.planning.simulation.times import HostTimes, OperationTime, StepTotals
-from numaserve.workers.program.setup import ProgramLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,11 +110,11 @@ def economical(sizes: Sequence[int], prompts: Sequence[PhaseEstimate]) -> tuple[
     return next(each for each in zip(sizes, prompts, strict=True) if each[1].seconds <= least)
 
 
-def _limits(steps: Sequence[StepWork], max_step_tokens: int) -> ProgramLimits:
+def _limits(steps: Sequence[StepWork], max_step_tokens: int) -> Capacity:
     """Return the limits of programs for these steps, and for others of as many tokens."""
     slots = max(len(step.sequences) for step in steps)
     pages = max(pages_of(start + count) for step in steps for start, count in step.sequences)
-    return ProgramLimits(
+    return Capacity.of_program(
         max_step_tokens=max(max_step_tokens, slots),
         max_logit_rows=max(step.logit_rows for step in steps),
         max_slots=slots,

@@ -20,9 +20,9 @@ class AssistantDrafter(DraftModelDrafter):
     position before it, and its rotary tables begin at position 1.
     """
 
-    def __init__(self, own: RankProgram, served: RankProgram, max_step_tokens: int, vocabulary: int) -> None:
+    def __init__(self, own: RankProgram, served: RankProgram, vocabulary: int) -> None:
         """Connect the Programs of assistant and served model, which have the same vocabulary."""
-        super().__init__(own, max_step_tokens, vocabulary, vocabulary)
+        super().__init__(own, vocabulary, vocabulary)
         self._given = own.outside.given.view(np.uint32)
         self._made, self._served = own.outside.kept, served.outside.kept
         self._own: dict[int, Bits] = {}  # the assistant's last hidden state, by the index of a sequence in the plan
@@ -101,5 +101,5 @@ def make(parts: RankParts) -> AssistantDrafter:
     assert isinstance(assistant, Assistant)  # noqa: S101  the front end names this drafter for assistants alone
     draft.loaded.weights.borrow(served.part.matrix(decoder.embedding.table), served.loaded.weights)
     program = Drafting(assistant, decoder, served.part)
-    own = RankProgram(draft, program, parts.node, parts.launch.window_pages, parts.served)
-    return AssistantDrafter(own, parts.served, parts.launch.max_step_tokens, served.config.vocab_size)
+    own = RankProgram(draft, program, parts.node, parts.launch.capacity, parts.served)
+    return AssistantDrafter(own, parts.served, served.config.vocab_size)

@@ -42,13 +42,13 @@ class DraftModelDrafter:
     tokens to read. A page that the draft model has not read can cost a draft token, never a wrong token.
     """
 
-    def __init__(self, own: RankProgram, max_step_tokens: int, own_vocabulary: int, vocabulary: int) -> None:
+    def __init__(self, own: RankProgram, own_vocabulary: int, vocabulary: int) -> None:
         """Run a draft model that reads tokens below `own_vocabulary` and drafts tokens below `vocabulary`."""
         self.programs = (own,)
         self._program = own.program
         self._own_vocabulary = own_vocabulary
         self._vocabulary = vocabulary
-        self._max_step_tokens = max_step_tokens
+        self._max_step_tokens = own.limits.max_step_tokens
         self._changes: dict[int, _Change] = {}  # by slot
 
     def prepare(self, plan: StepPlan) -> None:
@@ -193,5 +193,5 @@ def _batches(readings: list[Reading], most: int) -> Iterator[list[Reading]]:
 def make(parts: RankParts) -> DraftModelDrafter:
     """Return the drafter of the launch's draft model."""
     served, draft = parts.loaded
-    own = RankProgram(draft, draft.config.decoder, parts.node)
-    return DraftModelDrafter(own, parts.launch.max_step_tokens, draft.config.vocab_size, served.config.vocab_size)
+    own = RankProgram(draft, draft.config.decoder, parts.node, draft.launch.capacity)
+    return DraftModelDrafter(own, draft.config.vocab_size, served.config.vocab_size)

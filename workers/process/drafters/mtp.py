@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.protocol import Launch, StepPlan
+from numaserve.workers.interface.protocol import StepPlan
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates, widen
@@ -23,9 +24,9 @@ class MtpDrafter(DraftModelDrafter):
     the drafter continues from its own hidden states. It reads the tokens again once the model has computed them.
     """
 
-    def __init__(self, predictor: RankProgram, served: RankProgram, launch: Launch, vocabulary: int) -> None:
+    def __init__(self, predictor: RankProgram, served: RankProgram, vocabulary: int) -> None:
         """Connect the Programs `predictor` and `served`, which share their weights."""
-        super().__init__(predictor, launch.max_step_tokens, vocabulary, vocabulary)
+        super().__init__(predictor, vocabulary, vocabulary)
         self._given = predictor.outside.given.view(np.uint32)
         self._made, self._served = predictor.outside.kept, served.outside.kept
         self._no_token = vocabulary
@@ -110,4 +111,5 @@ def make(parts: RankParts) -> MtpDrafter:
     predictor = held.config.decoder.predictor
     if predictor is None:
         raise OperatorError(f"{parts.launch.model}: the model has no multi-token prediction (MTP) layer; leave mtp out")
-    return MtpDrafter(RankProgram(held, predictor, parts.node), parts.served, parts.launch, held.config.vocab_size)
+    limits = replace(parts.launch.capacity, window_pages=())
+    return MtpDrafter(RankProgram(held, predictor, parts.node, limits), parts.served, held.config.vocab_size)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.program.buffers import (
     ATTENTION_BLOCK,
@@ -20,7 +21,7 @@ from numaserve.workers.program.ops.base import Matrix, Operation, Vector
 from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Activation, Linear
 from numaserve.workers.program.ops.rows import Quantize
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, RankShape
+from numaserve.workers.program.setup import ProgramSetup, RankShape
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Recorder:
         return self.setup.shape
 
     @property
-    def limits(self) -> ProgramLimits:
+    def limits(self) -> Capacity:
         """Sizes the program is made for."""
         return self.setup.limits
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.program.reference.slots import Slot
-from numaserve.workers.program.setup import ProgramLimits
 
 # Index of the sequence in the plan, the snapshot that it begins with or -1, and marks (position, snapshot).
 SequenceStates = tuple[int, int, Sequence[tuple[int, int]]]
@@ -27,7 +27,7 @@ def segments(
     start: int,
     count: int,
     *,
-    limits: ProgramLimits,
+    limits: Capacity,
     work: SequenceStates | None,
     drafts: int = 0,
     accepted: int = 0,
@@ -49,14 +49,14 @@ def segments(
     return found
 
 
-def _kept(slot: int, drafts: int, limits: ProgramLimits) -> int:
+def _kept(slot: int, drafts: int, limits: Capacity) -> int:
     """The number of the states of a slot after its known tokens, or after draft tokens that follow these."""
     of_drafts = limits.max_slots + limits.num_snapshots + slot * limits.max_drafts
     return of_drafts + drafts - 1 if drafts else slot
 
 
 def check_states(
-    limits: ProgramLimits, sequences: Sequence[Sequence[int]], drafts: Sequence[int], works: Sequence[SequenceStates]
+    limits: Capacity, sequences: Sequence[Sequence[int]], drafts: Sequence[int], works: Sequence[SequenceStates]
 ) -> None:
     """Check the snapshots of a plan of (slot, start, count, ...). Raises `ValueError` for a plan that cannot be run."""
     indices = [index for index, _, _ in works]
@@ -79,7 +79,7 @@ def check_states(
             before = position
 
 
-def check_position(limits: ProgramLimits, slot: Slot, row: Sequence[int], drafts: int, *, begins: bool) -> None:
+def check_position(limits: Capacity, slot: Slot, row: Sequence[int], drafts: int, *, begins: bool) -> None:
     """Check that a sequence (slot, start, ...) goes on from its states, or with `begins` from a snapshot. Raises
     `ValueError` if it does not."""
     number, start = row[:2]

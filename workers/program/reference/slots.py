@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.windows import BLOCK_PAGES
-from numaserve.workers.program.setup import ProgramLimits
 
 
 class PageTable(NamedTuple):
@@ -36,7 +36,7 @@ class Slot:
 class SlotTable:
     """All slots. Changes can be undone until `commit`: only a whole plan shows whether it can run."""
 
-    def __init__(self, limits: ProgramLimits, vocabulary: int) -> None:
+    def __init__(self, limits: Capacity, vocabulary: int) -> None:
         self._limits, self._vocabulary = limits, vocabulary
         self._table_pages = (limits.num_pages, *limits.window_pages)
         self._slots = [Slot(self._empty_tables()) for _ in range(limits.max_slots)]

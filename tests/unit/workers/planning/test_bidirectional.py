@@ -25,14 +25,14 @@ def deployed(model_context: int = 8192, **options: object) -> Deployment:
 
 def test_a_step_of_the_workers_holds_the_longest_prompt_and_several_share_a_chunk() -> None:
     deployment = deployed()
-    assert {launch.max_step_tokens for launch in deployment.launches} == {8192}
+    assert {launch.capacity.max_step_tokens for launch in deployment.launches} == {8192}
     assert (deployment.shared_step_tokens, deployment.whole_prompts) == (512, True)
     shorter = deployed(context_length=1000)
-    assert {launch.max_step_tokens for launch in shorter.launches} == {1000}
+    assert {launch.capacity.max_step_tokens for launch in shorter.launches} == {1000}
     short = deployed(model_context=128)
-    assert {launch.max_step_tokens for launch in short.launches} == {512}
+    assert {launch.capacity.max_step_tokens for launch in short.launches} == {512}
     decoder = make_deployment(POOLED, configured(), machine(8))
-    assert (decoder.launches[0].max_step_tokens, decoder.whole_prompts) == (512, False)
+    assert (decoder.launches[0].capacity.max_step_tokens, decoder.whole_prompts) == (512, False)
 
 
 def test_scratch_is_that_of_the_longest_step() -> None:
@@ -60,8 +60,8 @@ def test_scratch_is_that_of_the_longest_step() -> None:
 )
 def test_the_kv_cache_has_the_pages_of_one_step(context: int, tokens: int, slots: int, pages: int) -> None:
     deployment = deployed(context, max_step_tokens=tokens, max_running_requests=slots)
-    assert deployment.num_pages == pages + 1
-    assert deployment.ranks[0].kv_bytes == deployment.num_pages * configured().decoder.page_bytes(
+    assert deployment.capacity.num_pages == pages + 1
+    assert deployment.ranks[0].kv_bytes == deployment.capacity.num_pages * configured().decoder.page_bytes(
         configured().partition([8]).ranks[0], "bf16"
     )
 
@@ -76,7 +76,7 @@ def test_no_step_needs_more_pages_than_there_are(slots: int, tokens: int) -> Non
     for others in reversed(range(min(slots, shared))):
         length = max(each for each in range(1, left - others + 1) if each == 1 or each % PAGE_SIZE == 1 or not others)
         most, left = most + -(-min(length, 256) // PAGE_SIZE), left - length
-    assert most < deployment.num_pages
+    assert most < deployment.capacity.num_pages
 
 
 def test_nothing_is_reused_and_windows_have_no_tables_of_their_own() -> None:
@@ -91,9 +91,8 @@ def test_nothing_is_reused_and_windows_have_no_tables_of_their_own() -> None:
 def test_the_scheduler_takes_what_is_deployed() -> None:
     deployment = deployed()
     config = SchedulerConfig(
-        num_pages=deployment.num_pages,
-        context_length=deployment.context_length,
-        max_step_tokens=deployment.shared_step_tokens,
+        deployment.capacity,
+        deployment.shared_step_tokens,
         enable_prefix_cache=deployment.reuses_prefixes,
         whole_prompts=deployment.whole_prompts,
     )
@@ -101,9 +100,9 @@ def test_the_scheduler_takes_what_is_deployed() -> None:
 
 
 def test_a_kv_cache_of_a_given_size_bounds_the_context_and_is_no_larger_than_a_step() -> None:
-    assert deployed(kv_cache_gib=20.0).num_pages == 257
+    assert deployed(kv_cache_gib=20.0).capacity.num_pages == 257
     page = configured().decoder.page_bytes(configured().partition([8]).ranks[0], "bf16")
-    assert deployed(kv_cache_gib=101 * page / GIB).context_length == 100 * PAGE_SIZE
+    assert deployed(kv_cache_gib=101 * page / GIB).capacity.context_length == 100 * PAGE_SIZE
     with pytest.raises(OperatorError, match="the KV cache holds 3200 tokens, but a sequence of 8192 tokens needs"):
         deployed(kv_cache_gib=101 * page / GIB, context_length=8192)
 
@@ -122,7 +121,7 @@ def test_too_long_a_step_for_the_memory_is_refused_with_a_context_that_fits() ->
 def test_a_default_context_that_the_kv_cache_shortens_shortens_the_step() -> None:
     page = configured().decoder.page_bytes(configured().partition([8]).ranks[0], "bf16")
     deployment = deployed(kv_cache_gib=101 * page / GIB)
-    assert deployment.launches[0].max_step_tokens == deployment.context_length == 3200
+    assert deployment.launches[0].capacity.max_step_tokens == deployment.capacity.context_length == 3200
     assert step_tokens(POOLED, LONG) == 8192
 
 

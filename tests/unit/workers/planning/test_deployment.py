@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE, DraftModel
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings, WeightFormats
@@ -8,7 +9,7 @@ from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.options import DraftOptions
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 
 from tests.support.configured import configured, with_experts
 from tests.support.machines import GIB, OPTIONS, machine
@@ -90,7 +91,7 @@ def test_launches_tell_every_rank_the_whole_group() -> None:
         assert launch.nodes == [0, 1, 2]
         assert [len(cpus) for cpus in launch.cpus] == [43, 43, 42]
         assert (launch.ring_fd, launch.ring_nonce) == (-1, 0)
-        assert launch.num_pages == deployment.num_pages
+        assert launch.capacity.num_pages == deployment.capacity.num_pages
     assert deployment.ring_lanes == 42
 
 
@@ -98,7 +99,9 @@ def test_bytes_of_each_rank_are_those_of_its_shard() -> None:
     deployment = make_deployment(replace(OPTIONS, tp=2), SMALL, machine(2))
     for rank in deployment.ranks:
         assert rank.weight_bytes == part_of([1, 1], rank.rank).weight_bytes()
-        assert rank.kv_bytes == deployment.num_pages * SMALL.decoder.page_bytes(part_of([1, 1], rank.rank), "bf16")
+        assert rank.kv_bytes == deployment.capacity.num_pages * SMALL.decoder.page_bytes(
+            part_of([1, 1], rank.rank), "bf16"
+        )
     assert deployment.ranks[0].kv_bytes == deployment.ranks[1].kv_bytes  # each rank has two of three KV heads
     assert deployment.ranks[0].weight_bytes > deployment.ranks[1].weight_bytes  # 9 query heads are 5 + 4
 
@@ -116,7 +119,9 @@ def test_every_message_fits_a_slot_of_the_ring(hidden_size: int, tokens: int, re
     model = configured(hidden_size=hidden_size, num_attention_heads=4, num_key_value_heads=2, vocab_size=200)
     options = replace(OPTIONS, max_step_tokens=tokens, max_running_requests=requests)
     deployment = make_deployment(options, model, machine(2, 2))
-    limits = ProgramLimits(deployment.launches[0].max_step_tokens, deployment.max_logit_rows, requests, 1, 1)
+    limits = Capacity.of_program(
+        deployment.capacity.max_step_tokens, deployment.capacity.max_logit_rows, requests, 1, 1
+    )
     for part in model.partition([2, 2]).ranks:
         ranks = Ranks((2, 2), part.rank, deployment.ring_slot_bytes)
         b = ProgramBuilder(ProgramSetup(model.decoder.shape(part), limits, ranks, options.settings))
@@ -127,19 +132,19 @@ def test_every_message_fits_a_slot_of_the_ring(hidden_size: int, tokens: int, re
 
 def test_a_small_model_takes_no_more_pages_than_its_batch_can_use() -> None:
     deployment = make_deployment(replace(OPTIONS, max_running_requests=4), SMALL, machine(8, free_gib=500))
-    assert deployment.num_pages == 4 * 8192 // PAGE_SIZE + 1
+    assert deployment.capacity.num_pages == 4 * 8192 // PAGE_SIZE + 1
 
 
 def test_kv_takes_what_weights_and_scratch_leave_of_the_fraction() -> None:
     deployment = make_deployment(OPTIONS, LARGE, machine(40, 40, free_gib=200))
-    per_page = deployment.ranks[0].kv_bytes // deployment.num_pages
+    per_page = deployment.ranks[0].kv_bytes // deployment.capacity.num_pages
     assert used_bytes(deployment, 0) <= 0.85 * 200 * GIB < used_bytes(deployment, 0) + 2 * per_page
 
 
 def test_virtual_nodes_share_their_node_memory() -> None:
     deployment = make_deployment(replace(OPTIONS, tp=2), SMALL, machine(2, free_gib=4))
     assert used_bytes(deployment, 0) <= 0.85 * 4 * GIB
-    assert deployment.num_pages > 8192 // PAGE_SIZE
+    assert deployment.capacity.num_pages > 8192 // PAGE_SIZE
 
 
 def test_a_cgroup_limit_counts_for_all_ranks_together() -> None:
@@ -153,14 +158,16 @@ def test_a_quantized_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) ->
     wide = make_deployment(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
     deployment = make_deployment(replace(OPTIONS, kv_cache_gib=1.0, settings=quantized), SMALL, machine(4, 4))
     assert {launch.settings for launch in deployment.launches} == {quantized}
-    assert deployment.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
+    assert deployment.capacity.num_pages * (64 + 2) == pytest.approx(wide.capacity.num_pages * 2 * 64, rel=0.01)
     for rank in deployment.ranks:
-        assert rank.kv_bytes == deployment.num_pages * SMALL.decoder.page_bytes(part_of([4, 4], rank.rank), dtype)
+        assert rank.kv_bytes == deployment.capacity.num_pages * SMALL.decoder.page_bytes(
+            part_of([4, 4], rank.rank), dtype
+        )
 
 
 def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:
     deployment = make_deployment(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
-    per_page = sum(rank.kv_bytes for rank in deployment.ranks) // deployment.num_pages
+    per_page = sum(rank.kv_bytes for rank in deployment.ranks) // deployment.capacity.num_pages
     assert GIB - per_page < sum(rank.kv_bytes for rank in deployment.ranks) <= GIB
 
 
@@ -170,7 +177,7 @@ def test_memory_bytes_bounds_weights_scratch_and_kv_cache_of_all_ranks() -> None
     taken = [
         sum(rank.weight_bytes + rank.scratch_bytes + rank.kv_bytes for rank in each.ranks) for each in (free, bounded)
     ]
-    per_page = sum(rank.kv_bytes for rank in bounded.ranks) // bounded.num_pages
+    per_page = sum(rank.kv_bytes for rank in bounded.ranks) // bounded.capacity.num_pages
     assert taken[0] > 3 * GIB >= taken[1] > 3 * GIB - 2 * per_page
     said = r"too little memory within --memory-gib: .* do not fit in 512 MiB; .*: raise --memory-gib or use a smaller"
     with pytest.raises(OperatorError, match=said):
@@ -196,8 +203,8 @@ def test_too_large_a_kv_cache_is_refused_with_the_largest_that_fits() -> None:
 
 def test_a_default_context_shrinks_to_what_the_cache_holds_and_says_so() -> None:
     deployment = make_deployment(replace(OPTIONS, kv_cache_gib=0.1), SMALL, machine(4))
-    assert 1024 <= deployment.context_length < 8192
-    assert deployment.num_pages == deployment.context_length // PAGE_SIZE + 1
+    assert 1024 <= deployment.capacity.context_length < 8192
+    assert deployment.capacity.num_pages == deployment.capacity.context_length // PAGE_SIZE + 1
     assert "raise --kv-cache-gib" in deployment.notes[0]
 
 
@@ -206,7 +213,9 @@ def test_a_wished_context_that_the_cache_cannot_hold_is_refused_with_the_longest
     with pytest.raises(OperatorError, match="set --context-length to at most") as caught:
         make_deployment(options, SMALL, machine(4))
     longest = int(str(caught.value).rsplit(" ", 1)[1])
-    assert make_deployment(replace(options, context_length=longest), SMALL, machine(4)).context_length == longest
+    assert (
+        make_deployment(replace(options, context_length=longest), SMALL, machine(4)).capacity.context_length == longest
+    )
 
 
 def test_a_cache_too_small_for_any_useful_context_is_refused() -> None:
@@ -221,7 +230,7 @@ def test_a_context_beyond_the_model_is_refused() -> None:
 
 def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
     deployment = make_deployment(replace(OPTIONS, max_step_tokens=16, max_running_requests=64), SMALL, machine(4))
-    assert deployment.launches[0].max_step_tokens == 64
+    assert deployment.launches[0].capacity.max_step_tokens == 64
 
 
 def test_a_step_has_room_for_a_draft_token_behind_the_next_token_of_every_running_request() -> None:
@@ -229,8 +238,8 @@ def test_a_step_has_room_for_a_draft_token_behind_the_next_token_of_every_runnin
         make_deployment(replace(OPTIONS, max_running_requests=40, drafts=drafts), SMALL, machine(8))
         for drafts in (False, True)
     )
-    assert (plain.max_logit_rows, drafting.max_logit_rows) == (64, 80)
-    assert {launch.max_logit_rows for launch in drafting.launches} == {80}
+    assert (plain.capacity.max_logit_rows, drafting.capacity.max_logit_rows) == (64, 80)
+    assert {launch.capacity.max_logit_rows for launch in drafting.launches} == {80}
     assert drafting.ranks[0].scratch_bytes > plain.ranks[0].scratch_bytes
 
 
@@ -243,8 +252,8 @@ def test_a_draft_model_takes_memory_for_weights_pages_and_scratch_beside_the_mod
     for with_draft, served, drafting in zip(both.ranks, alone.ranks, small.ranks, strict=True):
         assert with_draft.weight_bytes == served.weight_bytes + drafting.weight_bytes
         assert with_draft.scratch_bytes == served.scratch_bytes + drafting.scratch_bytes
-    pages = [each.ranks[0].kv_bytes // each.num_pages for each in (both, alone, small)]
+    pages = [each.ranks[0].kv_bytes // each.capacity.num_pages for each in (both, alone, small)]
     assert pages[0] == pages[1] + pages[2]
-    assert both.num_pages < alone.num_pages
+    assert both.capacity.num_pages < alone.capacity.num_pages
     assert both.ring_slot_bytes == max(alone.ring_slot_bytes, small.ring_slot_bytes)
     assert both.launches[0].draft == DraftModel("/models/d", draft.settings)

@@ -54,7 +54,7 @@ def test_the_widest_quantization_that_fits_is_proposed(options: DeploymentOption
     )
     assert proposed is not None
     assert proposed[1] == name
-    assert make_deployment(quantized(options, name), LARGE, on).context_length == int(proposed[2])
+    assert make_deployment(quantized(options, name), LARGE, on).capacity.context_length == int(proposed[2])
     if name == "int4":
         complaint(quantized(options, "int8"), on)
 
@@ -69,7 +69,7 @@ def test_what_the_narrowest_weights_lack_is_said_where_none_fit() -> None:
     for options, missing in ((OPTIONS, found[1]), (quantized(OPTIONS, "int4"), found[2])):
         # Missing for anything at all; a useful context takes more.
         enough = 16 + (float(missing) + 1) / fraction
-        assert make_deployment(options, LARGE, machine(8, free_gib=enough)).num_pages > 0
+        assert make_deployment(options, LARGE, machine(8, free_gib=enough)).capacity.num_pages > 0
         complaint(options, machine(8, free_gib=16 + (float(missing) - 0.1) / fraction))
 
 

@@ -35,7 +35,7 @@ def both(
 def test_steps_are_longer_where_memory_is_plenty_and_short_ones_remain_allowed() -> None:
     longer, shorter = both(SMALL, machine(4, 4))
     assert (longer.shared_step_tokens, longer.least_step_tokens) == (2048, 512)
-    assert {launch.max_step_tokens for launch in longer.launches} == {2048}
+    assert {launch.capacity.max_step_tokens for launch in longer.launches} == {2048}
     assert (shorter.shared_step_tokens, shorter.least_step_tokens) == (512, None)
     assert longer.ranks[0].scratch_bytes > shorter.ranks[0].scratch_bytes
     given = make_deployment(replace(OPTIONS, max_step_tokens=2048), SMALL, machine(4, 4))
@@ -61,8 +61,8 @@ def test_steps_are_as_long_as_their_scratch_leaves_nearly_all_pages() -> None:
     for megabytes in (*range(700, 1200, 100), *range(1200, 5000, 1200)):
         longer, shorter = both(SMALL, machine(8, free_gib=megabytes / 1024), context_length=1024)
         found.append(longer.shared_step_tokens)
-        assert longer.num_pages >= shorter.num_pages * 15 / 16
-        assert longer.max_running_requests == shorter.max_running_requests
+        assert longer.capacity.num_pages >= shorter.capacity.num_pages * 15 / 16
+        assert longer.capacity.max_slots == shorter.capacity.max_slots
         if longer.shared_step_tokens < 2048:
             more = make_deployment(
                 replace(
@@ -71,7 +71,7 @@ def test_steps_are_as_long_as_their_scratch_leaves_nearly_all_pages() -> None:
                 SMALL,
                 machine(8, free_gib=megabytes / 1024),
             )
-            assert more.num_pages < shorter.num_pages * 15 / 16
+            assert more.capacity.num_pages < shorter.capacity.num_pages * 15 / 16
     assert found == sorted(found) and set(found) == {512, 1024, 2048}
 
 
@@ -94,9 +94,9 @@ def test_a_model_that_only_fits_with_short_steps_has_these() -> None:
 
 def test_a_cache_of_a_given_size_is_kept_and_longer_steps_take_the_rest() -> None:
     longer, shorter = both(SMALL, machine(8), kv_cache_gib=0.5)
-    assert longer.shared_step_tokens == 2048 and longer.num_pages == shorter.num_pages
+    assert longer.shared_step_tokens == 2048 and longer.capacity.num_pages == shorter.capacity.num_pages
     context = replace(MAY, context_length=8192, kv_cache_gib=1.0)
-    assert make_deployment(context, SMALL, machine(8)).context_length == 8192
+    assert make_deployment(context, SMALL, machine(8)).capacity.context_length == 8192
 
 
 @pytest.mark.parametrize("free_gib", [1.0, 1.5, 3, 6, 14])
@@ -106,24 +106,18 @@ def test_no_slot_table_or_cached_state_is_lost(model: ModelConfig, free_gib: flo
         longer, shorter = both(model, machine(8, free_gib=free_gib))
     except OperatorError:
         return
-    assert longer.max_running_requests == shorter.max_running_requests
-    assert longer.num_pages >= shorter.num_pages * 15 / 16
-    assert longer.num_snapshots >= shorter.num_snapshots * 15 / 16
+    assert longer.capacity.max_slots == shorter.capacity.max_slots
+    assert longer.capacity.num_pages >= shorter.capacity.num_pages * 15 / 16
+    assert longer.capacity.num_snapshots >= shorter.capacity.num_snapshots * 15 / 16
     assert len(longer.window_tables) == len(shorter.window_tables)
     for table, before in zip(longer.window_tables, shorter.window_tables, strict=True):
         anchors, anchors_before = (
-            each.num_pages - each.window.least_pages(longer.max_running_requests, tokens)
+            each.num_pages - each.window.least_pages(longer.capacity.max_slots, tokens)
             for each, tokens in ((table, longer.shared_step_tokens), (before, 512))
         )
         assert anchors >= anchors_before * 15 / 16
-    SchedulerConfig(  # raises an error for too small tables
-        longer.num_pages,
-        longer.context_length,
-        longer.max_running_requests,
-        longer.shared_step_tokens,
-        longer.least_step_tokens,
-        windows=longer.window_tables,
-    )
+    # Raises an error for too small tables.
+    SchedulerConfig(longer.capacity, longer.shared_step_tokens, longer.least_step_tokens, windows=longer.windows)
 
 
 def test_windows_allow_longer_steps_where_anchors_keep_their_pages() -> None:

@@ -79,37 +79,37 @@ def test_the_same_memory_holds_more_tokens(make: Any, free_gib: float, gain: flo
     deployment = make_deployment(DEFAULT, model, on(free_gib))
     (rank,) = deployment.ranks
     assert rank.nbytes <= 0.85 * free_gib * GIB
-    assert deployment.num_pages >= gain * (rank.kv_bytes // page_bytes(model))
+    assert deployment.capacity.num_pages >= gain * (rank.kv_bytes // page_bytes(model))
     ((window, pages),) = deployment.window_tables
-    assert pages >= window.least_pages(deployment.max_running_requests, deployment.shared_step_tokens)
-    assert deployment.launches[0].window_pages == [pages]
-    if deployment.num_pages < deployment.max_running_requests * LONG // 32:
+    assert pages >= window.least_pages(deployment.capacity.max_slots, deployment.shared_step_tokens)
+    assert deployment.launches[0].capacity.window_pages == (pages,)
+    if deployment.capacity.num_pages < deployment.capacity.max_slots * LONG // 32:
         assert rank.nbytes > 0.84 * free_gib * GIB  # nothing is left over
 
 
 def test_a_default_number_of_slots_is_lowered_for_long_sequences_and_a_given_one_is_kept() -> None:
     lowered = make_deployment(DEFAULT, gemma3(), on(96))
-    assert lowered.max_running_requests == 32
+    assert lowered.capacity.max_slots == 32
     assert "at most 32 sequences run at a time instead of 64, because more of them would" in lowered.notes[-1]
     given = make_deployment(replace(DEFAULT, may_run_fewer=False), gemma3(), on(96))
-    assert (given.max_running_requests, given.window_tables, given.notes) == (64, (), ())
-    assert given.num_pages == given.ranks[0].kv_bytes // page_bytes(gemma3())
+    assert (given.capacity.max_slots, given.window_tables, given.notes) == (64, (), ())
+    assert given.capacity.num_pages == given.ranks[0].kv_bytes // page_bytes(gemma3())
     few = make_deployment(replace(DEFAULT, may_run_fewer=False, max_running_requests=8), gemma3(), on(96))
-    assert few.num_pages > lowered.num_pages
+    assert few.capacity.num_pages > lowered.capacity.num_pages
 
 
 def test_more_memory_never_holds_fewer_tokens() -> None:
     sizes = [make_deployment(DEFAULT, gemma3(), on(gib)) for gib in (80, 96, 110, 130, 160, 250, 400, 800)]
     for less, more in pairwise(sizes):
-        assert more.num_pages >= less.num_pages
-        assert window_pages(more) >= window_pages(less) or more.max_running_requests > less.max_running_requests
+        assert more.capacity.num_pages >= less.capacity.num_pages
+        assert window_pages(more) >= window_pages(less) or more.capacity.max_slots > less.capacity.max_slots
 
 
 @pytest.mark.parametrize("context", [512, 1024])
 def test_there_is_one_table_where_the_window_covers_the_context(context: int) -> None:
     deployment = make_deployment(replace(OPTIONS, context_length=context), gemma3(), on(400))
     assert deployment.window_tables == ()
-    assert deployment.launches[0].window_pages == []
+    assert deployment.launches[0].capacity.window_pages == ()
 
 
 def test_there_is_one_table_where_plans_keep_all_pages() -> None:
@@ -124,7 +124,7 @@ def test_pages_without_memory_are_enough_for_all_slots() -> None:
     model = sliding(max_position_embeddings=LONG)
     assert model.decoder.windows == [Window(1024)]
     deployment = make_deployment(DEFAULT, model, on(6))
-    assert deployment.num_pages == 64 * LONG // 32 + 1
+    assert deployment.capacity.num_pages == 64 * LONG // 32 + 1
     assert deployment.ranks[0].kv_bytes == window_pages(deployment)[0] * page_bytes(model)
     least = Window(1024).least_pages(64, 512)
     assert window_pages(deployment)[0] > 1.5 * least
@@ -137,7 +137,7 @@ def test_without_a_prefix_cache_no_pages_are_reserved_for_anchors() -> None:
         deployment = make_deployment(replace(DEFAULT, prefix_cache=False), model, on(free_gib))
         assert window_pages(deployment) == [least]
     cached, alone = (make_deployment(replace(DEFAULT, prefix_cache=each), gemma3(), on(130)) for each in (True, False))
-    assert alone.num_pages > cached.num_pages
+    assert alone.capacity.num_pages > cached.capacity.num_pages
 
 
 def test_the_size_of_the_cache_that_is_given_covers_window_tables() -> None:
@@ -149,7 +149,7 @@ def test_the_size_of_the_cache_that_is_given_covers_window_tables() -> None:
 def test_ranks_have_the_same_pages_and_their_own_memory() -> None:
     deployment = make_deployment(DEFAULT, gemma3(), machine(8, 4, free_gib=200))
     (table,) = deployment.window_tables
-    assert [launch.window_pages for launch in deployment.launches] == [[table.num_pages]] * 2
+    assert [launch.capacity.window_pages for launch in deployment.launches] == [(table.num_pages,)] * 2
     first, second = deployment.ranks
     assert first.kv_bytes > second.kv_bytes
     assert all(rank.nbytes <= 0.85 * 200 * GIB for rank in deployment.ranks)
@@ -164,7 +164,7 @@ def test_chunks_have_a_table_and_a_draft_model_has_none() -> None:
     (rank,) = model.partition([1]).ranks
     (part,) = model.decoder.window_page_bytes(rank, "bf16")
     common = model.decoder.page_bytes(rank, "bf16") - part + page_bytes(draft.config)
-    assert deployment.ranks[0].kv_bytes == deployment.num_pages * common + window_pages(deployment)[0] * part
+    assert deployment.ranks[0].kv_bytes == deployment.capacity.num_pages * common + window_pages(deployment)[0] * part
 
 
 def test_codes_of_a_byte_have_more_pages() -> None:
@@ -172,7 +172,7 @@ def test_codes_of_a_byte_have_more_pages() -> None:
     wide, narrow = (
         make_deployment(replace(DEFAULT, settings=each), gemma3(), on(130)) for each in (DEFAULT_SETTINGS, settings)
     )
-    assert narrow.num_pages > 1.9 * wide.num_pages
+    assert narrow.capacity.num_pages > 1.9 * wide.capacity.num_pages
 
 
 def test_a_plan_counts_window_pages() -> None:

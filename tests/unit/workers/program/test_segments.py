@@ -1,10 +1,11 @@
 """The parts of a step between which states are stored."""
 
 import pytest
+from msgspec.structs import replace
+from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.program.reference.segments import Segment, SequenceStates, check_states, segments
-from numaserve.workers.program.setup import ProgramLimits
 
-LIMITS = ProgramLimits(64, 64, max_slots=4, pages_per_slot=16, num_pages=40, num_snapshots=3)
+LIMITS = replace(Capacity.of_program(64, 64, max_slots=4, pages_per_slot=16, num_pages=40), num_snapshots=3)
 SEQUENCES = [(2, 5, 7), (0, 0, 4)]  # slot, position of the first token, number of tokens
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from numaserve.server.common.finish_reasons import EndReason
-from numaserve.server.engine.masks.matcher import TokenMatcher
 from numaserve.server.engine.overview import Overview
 from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.matcher import TokenMatcher
 from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs, VectorForm
 
 

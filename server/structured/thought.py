@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState, TokenMatcher
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.structured.types import MatcherFactory
 
 

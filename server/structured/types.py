@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
-from numaserve.server.engine.masks.matcher import TokenMatcher
+from numaserve.server.scheduler.matcher import TokenMatcher
 
 ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "choice", "lark", "structural_tag"]
 MatcherFactory: TypeAlias = Callable[[], TokenMatcher]  # returns a new matcher at each call, at little cost

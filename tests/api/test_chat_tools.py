@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from numaserve.server.engine.masks.matcher import MaskState, TokenMatcher
+from numaserve.server.scheduler.matcher import MaskState, TokenMatcher
 from starlette.testclient import TestClient
 from tool_cases import ARGUMENTS, CALL, CLOCK, SECOND, USER, WEATHER, PlainTemplate, Template, thinking_client
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
 from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 
 from tests.support import checkpoints

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.rank_group import RankGroup

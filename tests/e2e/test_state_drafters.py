@@ -10,8 +10,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.masks.matcher import TokenMatcher
 from numaserve.server.engine.types import GenerationRequest
+from numaserve.server.scheduler.matcher import TokenMatcher
 from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.vocabulary import Vocabulary

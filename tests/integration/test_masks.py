@@ -16,9 +16,9 @@ from fake_worker import FIRST_TOKEN, VOCAB, expected_tokens
 from harness import GREEDY, Options, gather, generate, make_engine, pids_of, run, running_engine, tokens_of, until
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.masks import masks
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest, NotReady
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
 from numaserve.shm_comm.mask_board import MaskBoard, create_mask_board
 from numaserve.workers.interface.protocol import SamplingParams
 

@@ -10,7 +10,7 @@ import threading
 import zlib
 
 import pytest
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 from numaserve.shm_comm import Board, RingError
 from numaserve.shm_comm.mask_board import MaskBoard, create_mask_board
 

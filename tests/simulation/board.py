@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable
 
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 
 from tests.simulation.truth import VOCABULARY
 from tests.simulation.world import World

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import takewhile
 
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import Truth

@@ -3,7 +3,7 @@
 import codecs
 from dataclasses import dataclass, field
 
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 from numaserve.workers.interface.protocol import SampledToken, TokenLogprobs
 
 PAGE_SIZE = 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import NamedTuple, Protocol
 
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 from numaserve.server.supervisor.cpu_time import ThreadTime
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (

@@ -4,7 +4,7 @@ import array
 import random
 
 import numpy as np
-from numaserve.server.engine.masks.matcher import MaskState, TokenMatcher
+from numaserve.server.scheduler.matcher import MaskState, TokenMatcher
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 
 Allowed = Callable[[list[int]], set[int]]  # the tokens that may follow an output
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.masks.masked_sequence import MaskedSequence
-from numaserve.server.engine.masks.matcher import ConstraintFailed, TokenMatcher
+from numaserve.server.scheduler.matcher import ConstraintFailed, TokenMatcher
 from numaserve.server.speculation.reports import ConstraintReport
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 from numaserve.server.common.patience import PatientTimer
-from numaserve.server.engine.masks.matcher import MaskState, TokenMatcher
+from numaserve.server.scheduler.matcher import MaskState, TokenMatcher
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.reports import DraftForbidden, TokensForced

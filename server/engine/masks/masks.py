@@ -16,11 +16,11 @@ from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.masks.constraint_reports import ConstraintReports
 from numaserve.server.engine.masks.masked_sequence import AwaitedDrafts, MaskedSequence
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.engine.masks.matcher_budget import MatcherBudget
 from numaserve.server.engine.masks.matcher_threads import MatcherThreads
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.reports import Unchecked

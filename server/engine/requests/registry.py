@@ -11,7 +11,6 @@ from msgspec import structs
 from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.masks.masks import Masks, MatcherWork
-from numaserve.server.engine.masks.matcher import TokenMatcher
 from numaserve.server.engine.requests.live import LiveRequest
 from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.requests.timeouts import Timeouts
@@ -25,6 +24,7 @@ from numaserve.server.engine.types import (
 from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.matcher import TokenMatcher
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.supervisor.memory import MaskBoard

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 from numaserve.server.confined.worker import ConfinedWorker, WorkerUnavailable, WorkFailed
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
 from numaserve.server.structured.matchers.process import UNKNOWN, Piece
 from numaserve.server.structured.vocabulary import Vocabulary
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from llguidance import LLMatcher
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
 
 _WORD_BITS = 32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.scheduler.matcher import MaskState
 from numaserve.server.structured.matchers.confined_matcher import ConfinedMatcher
 from numaserve.server.structured.matchers.matcher import GrammarMatcher
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from numaserve.server.confined.work import Complaint, Work, serve
-from numaserve.server.engine.masks.matcher import ConstraintFailed
+from numaserve.server.scheduler.matcher import ConstraintFailed
 from numaserve.server.structured.matchers.matcher import GrammarMatcher, mask_bytes
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.vocabulary import Vocabulary

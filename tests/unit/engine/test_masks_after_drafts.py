@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from numaserve.server.engine.masks.masks import Masks
-from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.reports import TokensForced, Unchecked

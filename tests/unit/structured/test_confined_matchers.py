@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from llguidance import LLTokenizer
-from numaserve.server.engine.masks.matcher import ConstraintFailed
+from numaserve.server.scheduler.matcher import ConstraintFailed
 from numaserve.server.structured.matchers.confined_matcher import ConfinedMatcher, MatcherProcesses
 from numaserve.server.structured.matchers.matcher import GrammarMatcher, mask_bytes
 from numaserve.server.structured.matchers.movable_matcher import MovableMatcher

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
-from numaserve.server.engine.masks.matcher import ConstraintFailed
+from numaserve.server.scheduler.matcher import ConstraintFailed
 from numaserve.server.structured.matchers.matcher import GrammarMatcher, mask_bytes
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.vocabulary import Vocabulary

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
-from numaserve.server.engine.masks.matcher import ConstraintFailed, TokenMatcher
+from numaserve.server.scheduler.matcher import ConstraintFailed, TokenMatcher
 from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.thought import Thought, after_thought, closing_thought

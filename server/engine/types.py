@@ -9,7 +9,7 @@ from typing import Protocol
 
 from numaserve.server.common.finish_reasons import EndReason
 from numaserve.server.engine.overview import Overview
-from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.matcher import TokenMatcher
 from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs, VectorForm
@@ -87,7 +87,7 @@ class GenerationRequest:
     @property
     def scope(self) -> CacheScope:
         """The scope within which this request shares cached prefixes and drafts."""
-        return cache_scope(self.client.cache_group, self.cache_salt)
+        return CacheScope(self.client.cache_group, self.cache_salt)
 
 
 @dataclass

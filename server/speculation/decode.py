@@ -42,6 +42,14 @@ class Progress(Protocol):
         """The number of tokens that the workers' drafter has read."""
 
 
+class Scope(Protocol):
+    """The scope of the texts that a sequence may draft from."""
+
+    @property
+    def digest(self) -> str:
+        """A text that no other scope has."""
+
+
 class Decode(Protocol):
     """A sequence whose next token is planned. The scheduler's sequences are such."""
 
@@ -62,7 +70,7 @@ class Decode(Protocol):
         """The sampling parameters."""
 
     @property
-    def scope(self) -> str:
+    def scope(self) -> Scope:
         """The scope of the texts that the sequence may draft from."""
 
     @property

@@ -13,7 +13,7 @@ from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.auth.passed_clients import PASSED_HEADER, PassedClients, passed_header
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import Client
 from shared_apps import app_over
 from starlette.testclient import TestClient
@@ -102,7 +102,9 @@ def servers() -> Iterator[tuple[FakeEngine, ApiContext, Mapping[str, dict[str, A
         yield engine, make_context(engine, keys=KEYS, **options), bodies  # type: ignore[arg-type]
 
 
-def scopes(http: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], keys: Sequence[str]) -> list[str]:
+def scopes(
+    http: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], keys: Sequence[str]
+) -> list[CacheScope]:
     """The scope of what each key asks at a route, which is one for all of its sequences."""
     found = []
     for key in keys:
@@ -114,7 +116,7 @@ def scopes(http: TestClient, engine: FakeEngine, path: str, body: dict[str, Any]
 
 
 def test_at_every_route_that_runs_the_model_a_key_finds_the_prefixes_of_its_group_alone() -> None:
-    expected = [cache_scope(group) for group in groups(ApiKeys(KEYS)).values()]
+    expected = [CacheScope(group) for group in groups(ApiKeys(KEYS)).values()]
     assert len(set(expected)) == 3
     asked = set[str]()
     for engine, context, bodies in servers():
@@ -146,7 +148,7 @@ def test_a_salt_divides_a_group_and_joins_none() -> None:
         body = {"prompt": "hi", "cache_salt": "s"}
         found = scopes(http, engine, "/v1/completions", body, ["alone", "other", "one", "two"])
     assert found[2] == found[3]
-    assert len({*found, *(cache_scope(group) for group in groups(ApiKeys(KEYS)).values()), cache_scope(salt="s")}) == 7
+    assert len({*found, *(CacheScope(group) for group in groups(ApiKeys(KEYS)).values()), CacheScope(salt="s")}) == 7
 
 
 def test_without_keys_every_client_is_in_the_common_scope() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from msgspec.structs import replace
-from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.workers.interface.protocol import TO_BE_DRAFTED, StepPlan
 
 from tests.simulation.scenario import Scenario
@@ -14,7 +13,7 @@ from tests.simulation.world import World
 class SimulatedDrafter:
     """Drafts what sequences really say, each token rightly with a probability."""
 
-    def __init__(self, world: World, right: float, _scope: CacheScope) -> None:
+    def __init__(self, world: World, right: float, _scope: str) -> None:
         self._world = world
         self._right = right
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.drafter import Drafter
@@ -27,15 +26,15 @@ class Played:
 
 @dataclass(frozen=True)
 class Each:
-    """`make_one` is called with the scope of each sequence."""
+    """`make_one` is called with the digest of the scope of each sequence."""
 
-    make_one: Callable[[CacheScope], TokenDrafter]
+    make_one: Callable[[str], TokenDrafter]
 
     def begin_step(self) -> None: ...
 
     def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """One for each sequence."""
-        return [Played(self.make_one(CacheScope(seq.scope)).draft)]
+        return [Played(self.make_one(seq.scope.digest).draft)]
 
 
 class NoDrafters:

@@ -8,7 +8,6 @@ import msgspec
 import zmq
 from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 
 END = (-1).to_bytes(8, "big", signed=True)
 Prefix = tuple[tuple[int, ...], ...]  # tokens, block by block
@@ -142,7 +141,7 @@ class Subscriber:
 
 def told_prefixes(tree: RadixTree, anchors: Anchors | None = None) -> set[Prefix]:
     """The prefixes that events should have reported: all that can be found in the common scope, and reused."""
-    found = {node for node in tree.nodes() if node.scope == COMMON_SCOPE and not node.hidden}
+    found = {node for node in tree.nodes() if node.scope.public and not node.hidden}
     if anchors is not None:
         found = {above for node in found if anchors.at(node) is not None for above in _from_root(node)}
     return {_path(node) for node in found if node.parent is not None}

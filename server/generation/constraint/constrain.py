@@ -8,7 +8,7 @@ from numaserve.server.generation.asked import Asked, Chat, Constrained, Prompt, 
 from numaserve.server.generation.constraint.call_constraint import in_last_message, loosely, with_calls, without_form
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.errors import bad_request
-from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.structured.thought import Thought, after_thought
 from numaserve.server.structured.types import MatcherFactory, UnsupportedGrammar
 from numaserve.server.text.caller import CALLER
@@ -71,7 +71,7 @@ async def _compiled(context: ApiContext, asked: Asked, wanted: Constrained) -> M
 
 
 def _scope(asked: Asked) -> CacheScope:
-    return cache_scope(CALLER.get().cache_group, asked.sampling.cache_salt)
+    return CacheScope(CALLER.get().cache_group, asked.sampling.cache_salt)
 
 
 def _refused(wanted: Constrained, error: UnsupportedGrammar) -> Exception:

@@ -11,7 +11,6 @@ from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.mark_kinds import TURN_KINDS, KindUse, MarkKind
 from numaserve.server.scheduler.cache.marks import Anchor, Mark
 from numaserve.server.scheduler.cache.radix_tree import Node
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 
 
 class Anchors:
@@ -187,7 +186,7 @@ class Anchors:
         while node.parent is not None and not node.digest:
             path.append(node)
             node = node.parent
-        if node.parent is None and node.scope == COMMON_SCOPE:
+        if node.parent is None and node.scope.public:
             node.digest = log.root
         for step in reversed(path if node.digest else []):
             parent, start = step.parent, (step.depth - 1) * size

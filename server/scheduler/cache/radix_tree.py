@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from numaserve.server.scheduler.cache.keys import Key, PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 
 
@@ -202,7 +202,7 @@ class RadixTree:
 
     def _new_root(self, scope: CacheScope) -> Node:
         root = Node(None, scope)
-        if self._log is not None and scope == COMMON_SCOPE:
+        if self._log is not None and scope.public:
             root.digest = self._log.root
         return root
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from operator import itemgetter
 
 from numaserve.server.speculation.constraint import KnownConstraint
@@ -20,7 +19,6 @@ _A_STEP = 4096  # tokens indexed in a step, of all sequences: the event loop wai
 _GENERATION = 1 << 16  # keys
 _TEXTS = 4  # tokens of all texts, for each key of a generation
 _A_TEXT = 32  # size of an empty text, in tokens
-_SCOPE_BYTES = 16
 _TYPE = "i"  # of a token in a text
 _TYPE_BITS = 8 * array(_TYPE).itemsize
 _NOWHERE = -1
@@ -144,10 +142,9 @@ class SuffixDrafter:
     name = "suffix"
 
     def __init__(self, corpus: Corpus, scope: str) -> None:
+        """Draft from texts of the scope with the digest `scope` alone. Every key has the digest."""
         self._corpus = corpus
-        # Every key has the scope, which may take a KiB and differ in each request. Two scopes with the same digest
-        # cannot be found.
-        self._scope = blake2b(scope.encode(), digest_size=_SCOPE_BYTES).hexdigest() if scope else ""
+        self._scope = scope
         self._text: Text | None = None
         self._cursor: MatchCursor | None = None
 
@@ -209,7 +206,7 @@ class _Source:
         self._corpus.begin_step()
 
     def make(self, seq: Decode, _constraint: KnownConstraint) -> SuffixDrafter:
-        return SuffixDrafter(self._corpus, seq.scope)
+        return SuffixDrafter(self._corpus, seq.scope.digest)
 
 
 DRAFTER = FrontEndDrafter(place=1, source=_Source)

@@ -13,7 +13,7 @@ from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.steps.loop import StepLoop
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
-from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.queue.levels import Levels
@@ -42,7 +42,7 @@ def a_cache_group_finds_the_pages_of_all(
     right: Callable[..., Node], tree: RadixTree, scope: CacheScope, *arguments: Any
 ) -> Node:
     """Only the salt of a scope counts."""
-    return right(tree, cache_scope(salt=scope.partition("\0")[2]), *arguments)
+    return right(tree, scope._replace(group=""), *arguments)
 
 
 @defect(KVCache, "publish", first_seed=160)

@@ -2,12 +2,12 @@
 
 from numaserve.server.engine.overview import MAX_BRANCHES, MAX_PAGES_SEEN, Branch, Prefixes, prefixes_of
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 
 
 def insert(tree: RadixTree, *tokens: int, salt: str = "", hold: bool = False) -> Node:
     """Each token a page."""
-    node = tree.match_prefix(cache_scope(salt=salt), [], 0)
+    node = tree.match_prefix(CacheScope(salt=salt), [], 0)
     tree.lock(node)
     for token in tokens:
         node = tree.insert(node, (token,), tree.num_pages)

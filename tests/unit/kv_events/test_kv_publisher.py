@@ -12,6 +12,7 @@ from numaserve.server.kv_events.publisher import Publisher
 from numaserve.server.kv_events.wire import encode
 from numaserve.server.scheduler.cache.kv_events import KVEvent, KVEventLog, PagesCleared, PagesRemoved, PagesStored
 from numaserve.server.scheduler.cache.radix_tree import RadixTree
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 
 from tests.support.kv_reader import END, Subscriber, told_prefixes
 
@@ -68,7 +69,7 @@ def test_a_reader_that_loses_messages_asks_for_them_and_has_the_tree(
     log = KVEventLog("model")
     tree = RadixTree(PAGE, log)
     for _ in range(60):
-        node = tree.match_prefix("", [], 0)
+        node = tree.match_prefix(COMMON_SCOPE, [], 0)
         tree.lock(node)
         for page in range(chance.randrange(1, 4)):
             node = tree.insert(node, (chance.randrange(3), chance.randrange(3)), page)

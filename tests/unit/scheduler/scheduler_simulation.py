@@ -9,7 +9,7 @@ from typing import NoReturn
 from msgspec import UNSET
 from msgspec.structs import replace
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
-from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
@@ -63,7 +63,7 @@ class Request:
     def __post_init__(self) -> None:
         self.truth = list(self.prompt)  # prompt, every token that may be sampled, and one more
         self.digests: list[int] = []
-        digest = hash(tuple(self.scope.encode()))  # not of the string: that differs from process to process
+        digest = hash(tuple(self.scope.digest.encode()))  # not of the string: that differs from process to process
         for position in range(len(self.prompt) + self.max_new_tokens):
             digest = hash((digest, self.truth[position]))
             self.digests.append(digest)
@@ -72,7 +72,7 @@ class Request:
 
     @property
     def scope(self) -> CacheScope:
-        return cache_scope(self.client.cache_group, self.salt)
+        return CacheScope(self.client.cache_group, self.salt)
 
     def is_nan(self, position: int) -> bool:
         """Whether the logits of `position` are not numbers."""

@@ -9,7 +9,7 @@ from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesCleared,
 from numaserve.server.scheduler.cache.mark_kinds import KindUse, MarkKind
 from numaserve.server.scheduler.cache.marks import Anchor, Mark
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 
 PREFIX, PROMPT, OUTPUT, LONG = MarkKind.PREFIX, MarkKind.PROMPT, MarkKind.OUTPUT, MarkKind.LONG
 
@@ -217,7 +217,7 @@ def test_pages_are_reported_up_to_the_deepest_anchor() -> None:
 def test_nothing_is_reported_of_another_scope() -> None:
     log = KVEventLog("model")
     cache = Cache(2, log)
-    secret = cache_scope(salt="secret")
+    secret = CacheScope(salt="secret")
     cache.mark([1, 2], scope=secret)
     cache.anchors.drop(cache.node([1, 2], secret))
     assert log.take() == []

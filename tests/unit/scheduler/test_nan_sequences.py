@@ -1,7 +1,7 @@
 """Sequences whose logits are not numbers: each ends alone, and leaves no page behind that others could find."""
 
 import pytest
-from numaserve.server.scheduler.cache.scope import cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
 from tests.support.plan_limits import plan_limits
@@ -24,7 +24,7 @@ def service(ahead: bool = False, **limits: int) -> Service:
 
 def found(server: Service, prompt: list[int], salt: str = "") -> int:
     """Tokens of the prompt that are in the cache."""
-    return server.scheduler.kv.tree.match_prefix(cache_scope(salt=salt), prompt, len(prompt) // PAGE).depth * PAGE
+    return server.scheduler.kv.tree.match_prefix(CacheScope(salt=salt), prompt, len(prompt) // PAGE).depth * PAGE
 
 
 def is_right(request: Request) -> bool:

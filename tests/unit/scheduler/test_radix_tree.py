@@ -7,14 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 
 from tests.support.scheduler_integrity import check_tree
 
 PAGE = 2
 Prefix = tuple[CacheScope, tuple[tuple[int, ...], ...]]  # scope, and the tokens page by page
 
-scopes = st.builds(cache_scope, st.sampled_from(["", "team"]), st.sampled_from(["", "tenant"]))
+scopes = st.builds(CacheScope, st.sampled_from(["", "team"]), st.sampled_from(["", "tenant"]))
 pages_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), max_size=4)
 
 
@@ -120,7 +120,7 @@ TestTreeAgainstDictionary.settings = settings(max_examples=100, stateful_step_co
 
 def test_equal_tokens_of_two_scopes_never_share_pages() -> None:
     tree = RadixTree(PAGE)
-    scopes = [cache_scope(group, salt) for group in ("", "alice", "bob") for salt in ("", "alice", "bob", "\0bob")]
+    scopes = [CacheScope(group, salt) for group in ("", "alice", "bob") for salt in ("", "alice", "bob", "\0bob")]
     for page, scope in enumerate(scopes):
         assert tree.match_prefix(scope, [1, 2, 3], max_pages=9).depth == 0
         insert_all(tree, scope, [(1, 2)], first_page=page)
@@ -146,8 +146,8 @@ def test_a_locked_page_keeps_its_whole_prefix_from_eviction() -> None:
 
 def test_a_salt_leaves_nothing_behind_when_its_last_page_goes() -> None:
     tree = RadixTree(PAGE)
-    tree.unlock(insert_all(tree, cache_scope(salt="once"), [(1, 2)], first_page=0))
-    tree.unlock(insert_all(tree, cache_scope(salt="empty"), [], first_page=0))
+    tree.unlock(insert_all(tree, CacheScope(salt="once"), [(1, 2)], first_page=0))
+    tree.unlock(insert_all(tree, CacheScope(salt="empty"), [], first_page=0))
     tree.evict(1)
     assert list(tree.nodes()) == []
 

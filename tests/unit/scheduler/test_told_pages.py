@@ -7,7 +7,7 @@ from numaserve.server.kv_events.history import History
 from numaserve.server.kv_events.wire import encode
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_simulation import Service
 from test_scheduler_random import RandomService
@@ -90,7 +90,7 @@ def test_a_page_has_the_same_digest_in_each_server_of_the_model_and_no_other_pag
     assert all(0 < each < 1 << 64 for each in several)
 
 
-@pytest.mark.parametrize("scope", [cache_scope(salt="secret"), cache_scope("team"), cache_scope("team", "secret")])
+@pytest.mark.parametrize("scope", [CacheScope(salt="secret"), CacheScope("team"), CacheScope("team", "secret")])
 def test_pages_of_a_salt_or_of_a_group_apart_are_told_to_nobody(scope: CacheScope) -> None:
     log = KVEventLog("model")
     tree = RadixTree(2, log)

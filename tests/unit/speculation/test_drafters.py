@@ -2,7 +2,7 @@
 
 import pytest
 from numaserve.server.config.option_types import drafters_meant
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.server_drafters import DRAFTERS, ServerDrafters
@@ -59,6 +59,6 @@ def test_a_sequence_drafts_from_texts_of_its_own_scope_alone() -> None:
         [drafter] = drafters.make(seq, KnownConstraint())
         return drafter.draft(seq.tokens, 2)
 
-    team = cache_scope("team")
+    team = CacheScope("team")
     drafted([1, 2, 3, 4, 5], team)
-    assert [drafted([9, 1, 2, 3], scope) for scope in (COMMON_SCOPE, cache_scope("other"), team)] == [[], [], [4, 5]]
+    assert [drafted([9, 1, 2, 3], scope) for scope in (COMMON_SCOPE, CacheScope("other"), team)] == [[], [], [4, 5]]

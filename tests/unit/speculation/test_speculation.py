@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import Terms
-from numaserve.server.scheduler.cache.scope import cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
@@ -496,7 +496,7 @@ def test_a_draft_token_behind_the_last_token_of_a_prompt_has_the_price_of_the_wh
             answer()
     while subject.in_flight:
         answer()
-    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, scope=cache_scope(salt="drafts"))
+    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, scope=CacheScope(salt="drafts"))
     subject.add(prompt)
     planned(subject)
     plan = planned(subject)  # ahead of the answer: nobody's next token is known but the prompt's last

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 
 import pytest
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.speculation.drafters import suffix
 from numaserve.server.speculation.drafters.suffix import Corpus, SuffixDrafter
 
@@ -14,7 +14,7 @@ from numaserve.server.speculation.drafters.suffix import Corpus, SuffixDrafter
 def drafted(text: list[int], most: int, corpus: Corpus | None = None, scope: CacheScope = COMMON_SCOPE) -> list[int]:
     corpus = corpus or Corpus()
     corpus.begin_step()
-    return SuffixDrafter(corpus, scope).draft(text, most)
+    return SuffixDrafter(corpus, scope.digest).draft(text, most)
 
 
 def test_it_continues_as_the_same_tokens_went_on_before() -> None:
@@ -24,7 +24,7 @@ def test_it_continues_as_the_same_tokens_went_on_before() -> None:
 def test_nothing_is_drafted_where_nothing_has_come_before() -> None:
     corpus, text = Corpus(), list[int]()
     corpus.begin_step()
-    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
+    drafter = SuffixDrafter(corpus, "")
     for token in range(6):
         assert drafter.draft(text, 4) == []
         text.append(token)
@@ -47,7 +47,7 @@ def test_what_repeats_is_drafted_as_far_as_is_wanted() -> None:
 def test_a_text_that_grows_gives_the_draft_tokens_of_the_whole_text() -> None:
     chance = random.Random(3)
     corpus, text = Corpus(), [1]
-    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
+    drafter = SuffixDrafter(corpus, "")
     for _ in range(300):
         corpus.begin_step()
         text += [chance.randrange(3) for _ in range(chance.randrange(1, 5))]
@@ -59,7 +59,7 @@ def test_a_text_that_grows_gives_the_draft_tokens_of_the_whole_text() -> None:
 def test_a_long_text_is_taken_in_piece_by_piece_and_gives_draft_tokens_when_all_is_known() -> None:
     text = [*range(suffix._A_STEP), *range(10)]
     corpus = Corpus()
-    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
+    drafter = SuffixDrafter(corpus, "")
     corpus.begin_step()
     assert drafter.draft(text, 3) == []
     assert drafter.draft(text, 3) == []
@@ -69,7 +69,7 @@ def test_a_long_text_is_taken_in_piece_by_piece_and_gives_draft_tokens_when_all_
 
 def test_behind_a_word_that_is_changed_one_token_tells_where_it_goes_on() -> None:
     corpus, text = Corpus(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 50]
-    drafter, told = SuffixDrafter(corpus, COMMON_SCOPE), []
+    drafter, told = SuffixDrafter(corpus, ""), []
     for token in (1, 2, 3, 40, 5, 6):
         text.append(token)
         corpus.begin_step()
@@ -81,7 +81,7 @@ def test_a_longer_match_elsewhere_ends_the_way_along_a_text() -> None:
     corpus = Corpus()
     drafted([6, 7, 8, 9, 10, 11, 12], 1, corpus)
     drafted([1, 2, 3, 4, 5, 10, 6], 1, corpus)
-    drafter, text = SuffixDrafter(corpus, COMMON_SCOPE), [1, 2, 3]
+    drafter, text = SuffixDrafter(corpus, ""), [1, 2, 3]
     assert drafter.draft(text, 2) == [4, 5]
     text += [6, 7, 8]
     assert drafter.draft(text, 2) == [9, 10]
@@ -94,7 +94,7 @@ def test_a_longer_match_elsewhere_ends_the_way_along_a_text() -> None:
 def test_another_text_is_let_go_when_it_is_lost() -> None:
     corpus = Corpus()
     drafted([1, 2, 3, 4, 5], 1, corpus)
-    drafter, text = SuffixDrafter(corpus, COMMON_SCOPE), [1, 2, 3]
+    drafter, text = SuffixDrafter(corpus, ""), [1, 2, 3]
     assert drafter.draft(text, 2) == [4, 5]
     for token in range(40, 60):
         text.append(token)
@@ -111,7 +111,7 @@ def test_what_others_said_is_known_but_not_what_they_have_not_said() -> None:
 
 def test_nobody_learns_what_was_said_in_another_scope() -> None:
     corpus = Corpus()
-    scopes = [cache_scope(group, salt) for group in ("", "team") for salt in ("", "tenant")]
+    scopes = [CacheScope(group, salt) for group in ("", "team") for salt in ("", "tenant")]
     for last, scope in enumerate(scopes):
         assert drafted([9, 1, 2, 3], 9, corpus, scope) == []
         drafted([1, 2, 3, 10 + last], 9, corpus, scope)
@@ -144,7 +144,7 @@ FEEDS: dict[str, Callable[[int], tuple[range, str]]] = {  # the tokens and the s
 def test_the_memory_is_bounded_whatever_is_taken_in(feed: Callable[[int], tuple[range, str]]) -> None:
     def take_in(number: int) -> None:
         tokens, salt = feed(number)
-        drafted(array("i", tokens).tolist(), 1, corpus, cache_scope(salt=salt))  # numbers of its own, as a request has
+        drafted(array("i", tokens).tolist(), 1, corpus, CacheScope(salt=salt))  # numbers of its own, as a request has
 
     corpus = Corpus(generation=1000)
     tracemalloc.start()
@@ -190,7 +190,7 @@ def test_a_sequence_that_was_forgotten_while_it_rested_is_taken_in_anew() -> Non
     corpus = Corpus(generation=100)
     corpus.begin_step()
     text = [*range(10), *range(5)]
-    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
+    drafter = SuffixDrafter(corpus, "")
     assert drafter.draft(text, 2) == [5, 6]
     for begin in (1000, 2000, 3000):
         drafted(list(range(begin, begin + 150)), 1, corpus)
@@ -208,7 +208,7 @@ def test_of_a_key_that_comes_often_the_latest_places_are_tried() -> None:
 def test_a_step_takes_in_so_much_of_all_texts_together() -> None:
     corpus = Corpus()
     half = suffix._A_STEP // 2 + 100
-    drafters = [SuffixDrafter(corpus, cache_scope(salt=salt)) for salt in "ab"]
+    drafters = [SuffixDrafter(corpus, CacheScope(salt=salt).digest) for salt in "ab"]
     texts = [[*range(half), *range(5)] for _ in drafters]
     corpus.begin_step()
     assert [drafter.draft(text, 1) for drafter, text in zip(drafters, texts, strict=True)] == [[5], []]

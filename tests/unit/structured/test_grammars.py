@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import Client
 from numaserve.server.structured.grammars import Grammars
 from numaserve.server.structured.trial.answer import Answer
@@ -72,11 +72,11 @@ async def test_nothing_compiled_or_in_work_for_one_scope_saves_another_the_compi
 
     monkeypatch.setattr(Trial, "run", counted)
     grammars = make()
-    scopes = [cache_scope(), cache_scope("team"), cache_scope(salt="s"), cache_scope("team", "s")]
+    scopes = [CacheScope(), CacheScope("team"), CacheScope(salt="s"), CacheScope("team", "s")]
     at_once = await asyncio.gather(*(grammars.compile(_NUMBER, scope) for scope in scopes))
     assert len(set(map(id, at_once))) == len(compiled) == 4
     assert [await grammars.compile(_NUMBER, scope) for scope in scopes] == at_once
-    await grammars.compile(_NUMBER, cache_scope("late"))
+    await grammars.compile(_NUMBER, CacheScope("late"))
     assert len(compiled) == 5
 
 

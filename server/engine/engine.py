@@ -18,7 +18,7 @@ from numaserve.server.engine.requests.registry import LiveRequests
 from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.steps.deadlines import StepDeadlines
 from numaserve.server.engine.steps.loop import StepHooks, StepLoop
-from numaserve.server.engine.types import Busy, GenerationFailed, GenerationRequest, Load, NotReady
+from numaserve.server.engine.types import Busy, GenerationFailed, Load, NotReady
 from numaserve.server.engine.views.gauges import Gauges
 from numaserve.server.engine.views.info import limits_info, load_of, settings_info
 from numaserve.server.engine.views.profiles import Profiles
@@ -26,6 +26,7 @@ from numaserve.server.engine.views.ranks import Ranks
 from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
 from numaserve.server.scheduler.sequence import SequenceUpdate
@@ -122,7 +123,7 @@ class Engine:
 
     # --- calls from the HTTP layer ------------------------------------------------------------------------------
 
-    def admit(self, requests: Sequence[GenerationRequest]) -> Stream:
+    def admit(self, requests: Sequence[Request]) -> Stream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
         if not self.takes_requests():
             raise NotReady(f"The server is {self.state}. Retry later.")
@@ -220,7 +221,7 @@ class Engine:
             )
         return await self._profiles.ask(ceilings=ceilings)
 
-    def _admit_placed(self, requests: Sequence[GenerationRequest]) -> Stream:
+    def _admit_placed(self, requests: Sequence[Request]) -> Stream:
         if self._state not in ("serving", "restarting"):  # a request with a place is not new to a draining server
             raise NotReady(f"The server is {self.state}. Retry later.")
         stream = self._requests.add(requests, self._clock(), placed=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from numaserve.server.common.finish_reasons import EndReason
 from numaserve.server.engine.overview import Overview
-from numaserve.server.scheduler.cache.scope import CacheScope
-from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.server.scheduler.matcher import TokenMatcher
-from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs, VectorForm
+from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Request
+from numaserve.workers.interface.protocol import RankProfile, TokenLogprobs
 
 
 class EngineError(Exception):
@@ -57,39 +56,6 @@ class Aborted(EngineError):
         super().__init__("The request was aborted.")
 
 
-@dataclass(frozen=True)
-class GenerationRequest:
-    """One sequence to generate. OpenAI's `n` is n of these with different seeds."""
-
-    request_id: str
-    prompt: list[int]  # token ids, never empty
-    sampling: SamplingParams
-    max_new_tokens: int
-    min_new_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: frozenset[int] = frozenset()  # includes the end-of-sequence ids unless ignore_eos is set
-    prompt_logprobs: bool = False
-    skip_special_tokens: bool = True
-    include_stop: bool = False  # keep the stop string or token in the text
-    shown_tokens: frozenset[int] = frozenset()  # special tokens that appear in the text nevertheless
-    cache_salt: str = ""  # within the cache group of its client, see `scope`
-    pool: bool = False  # return an embedding and no token: `max_new_tokens` is 0
-    vector_form: VectorForm = "whole"  # of a pooled sequence
-    second_text: int = 0  # position of the first token of type 1, of a pair of texts to be pooled; 0: there is none
-    client: Client = EVERYBODY
-    priority: int = 0  # among the requests of the same client only: lower begins earlier
-    timeout_s: float | None = None  # from admission on, queued or not; None: no limit
-    drafters: frozenset[str] | None = None  # allowed drafters; None: all of the server
-    prediction: Sequence[int] = ()  # the output that the client expects
-    generated: tuple[int, ...] = ()  # tokens that the output begins with: they were generated elsewhere
-    matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
-
-    @property
-    def scope(self) -> CacheScope:
-        """The scope within which this request shares cached prefixes and drafts."""
-        return CacheScope(self.client.cache_group, self.cache_salt)
-
-
 @dataclass
 class GenerationChunk:
     """The output of one step for sequence `index` of those admitted together.
@@ -110,7 +76,7 @@ class GenerationChunk:
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     replayed: bool = False  # from the request's `generated`: nothing was computed
     predicted: tuple[int, int] = (0, 0)  # on the last chunk: accepted and rejected draft tokens of the prediction
-    embedding: bytes = b""  # on the only chunk of a pooled sequence, in its `vector_form`
+    embedding: bytes = b""  # on the only chunk of a pooled sequence, in the form of its `Pooling`
 
 
 @dataclass(frozen=True)
@@ -142,7 +108,7 @@ class GenerationStream(Protocol):
 class Admits(Protocol):
     """The engine, or a place in it."""
 
-    def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
+    def admit(self, requests: Sequence[Request]) -> GenerationStream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
 
 

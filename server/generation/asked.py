@@ -121,13 +121,12 @@ class Asked:
     logprobs: int = -1  # of the output's tokens, as in `SamplingParams`
     prompt_logprobs: bool = False  # also of the prompt's tokens
     token_ids_logprob: Sequence[int] = ()  # tokens whose log-probabilities are returned at each position of the output
-    pool: bool = False  # return the prompts' embeddings in place of text
-    vector_form: VectorForm = "whole"  # of embeddings
+    pool: VectorForm | None = None  # the form of the prompts' embeddings, which are returned in place of text
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None
     prediction: str = ""  # the answer that the client expects
-    priority: int = 0  # as in `GenerationRequest`
+    priority: int = 0  # as in the engine's `Request`
     resumed: Sequence[int] = ()  # tokens that the only answer begins with
 
 

@@ -49,7 +49,7 @@ async def items_asked(
         tokens = _Tokens(context, turns, cut, param)
         found = [await tokens.of(item) for item in items]
     texts = Texts([prompt for prompt, _ in found], param=param, second_texts=[second for _, second in found])
-    return Asked(texts, Sampling(), model=model, pool=True, priority=priority)
+    return Asked(texts, Sampling(), model=model, pool="whole", priority=priority)
 
 
 def cut_pair(first: list[int], second: list[int], limit: int | None) -> tuple[list[int], list[int]]:

@@ -10,13 +10,13 @@ from numaserve.server.engine.types import (
     Aborted,
     Admits,
     GenerationChunk,
-    GenerationRequest,
     GenerationStream,
     RequestTimedOut,
 )
 from numaserve.server.generation.answer.reading import AnswerReader, Chunk
 from numaserve.server.generation.asked import Prompt, total_tokens
 from numaserve.server.http.access_log import RequestRecord
+from numaserve.server.scheduler.request import Request
 
 _REASONS: dict[type[Exception], FinishReason] = {Aborted: "abort", RequestTimedOut: "timeout"}
 
@@ -68,7 +68,7 @@ class Generation:
         cls,
         engine: Admits,
         prompts: Sequence[Prompt],
-        requests: Sequence[Sequence[GenerationRequest]],
+        requests: Sequence[Sequence[Request]],
         record: RequestRecord,
         readers: Sequence[AnswerReader] | None = None,
         *,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from fastapi import Request
-from numaserve.server.engine.types import Admits, GenerationChunk, GenerationRequest, PlaceProtocol
+from numaserve.server.engine.types import Admits, GenerationChunk, PlaceProtocol
 from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Prompt, Texts, total_tokens
 from numaserve.server.generation.context import ApiContext
@@ -20,6 +20,7 @@ from numaserve.server.generation.start import check_ready
 from numaserve.server.http.access_log import RequestRecord, record_of
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.spool import Spool, spool_of
+from numaserve.server.scheduler.request import Request as EngineRequest
 from numaserve.server.text.caller import CALLER
 
 _WAVE = 256
@@ -110,7 +111,7 @@ class _Many:
         self._requests(asked, max(prompts, key=lambda prompt: len(prompt.tokens)), 0)
         return asked, prompts
 
-    def _requests(self, asked: Asked, prompt: Prompt, index: int) -> list[GenerationRequest]:
+    def _requests(self, asked: Asked, prompt: Prompt, index: int) -> list[EngineRequest]:
         return generation_requests(self.context, asked, prompt, f"{self.request_id}-{index}", client=CALLER.get())
 
     async def _waves(self, place: PlaceProtocol, size: int, asked: Asked, prompts: Sequence[Prompt]) -> None:

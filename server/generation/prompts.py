@@ -41,7 +41,7 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
         if isinstance(given, str):
             if texts.length.cut is None:
                 check_text_length(context, len(given), texts.param)
-        elif not asked.pool:  # pooling needs no space for output
+        elif asked.pool is None:  # pooling needs no space for output
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
     check_text_length(context, len(texts.suffix), "suffix")
     with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:

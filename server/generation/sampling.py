@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from numaserve.server.config.option_types import drafters_meant
-from numaserve.server.engine.types import GenerationRequest
 from numaserve.server.generation.asked import Asked, Chat, Prompt
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.errors import Overflow, bad_request, context_length_exceeded, token_unknown
 from numaserve.server.http.explain import CONFLICT
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Pooling, Request
 from numaserve.server.structured.types import MatcherFactory
 from numaserve.workers.interface.protocol import SamplingParams
 
@@ -48,14 +48,15 @@ def generation_requests(
     *,
     client: Client,
     matcher: MatcherFactory | None = None,
-) -> list[GenerationRequest]:
+) -> list[Request]:
     """Return the `n` sequences of one prompt. Sequence i has seed `seed + i`; the default seed is random.
 
     The sequences belong to `client`; `matcher` makes their constraints.
     """
     sampling, length, param = asked.sampling, len(prompt.tokens), asked.input.param
-    if asked.pool:
-        return [_pooled(context, asked, prompt, request_id, client)]
+    if asked.pool is not None:
+        pooling = Pooling(asked.pool, prompt.second_text)
+        return [_pooled(context, asked, prompt, request_id, client=client, pooling=pooling)]
     limit = output_limit(length, asked.max_tokens, asked.default_max_tokens, context.limits.context_length, param)
     if sampling.min_tokens > limit:
         message = f"'min_tokens' is {sampling.min_tokens}, but at most {limit} tokens can be generated."
@@ -73,7 +74,7 @@ def generation_requests(
     _known("logit_bias", sampling.logit_bias, context.vocab_size)
     _known("token_ids_logprob", asked.token_ids_logprob, context.vocab_size)
     return [
-        GenerationRequest(
+        Request(
             request_id=f"{request_id}-{index}",
             prompt=prompt.tokens,
             sampling=_sampling(
@@ -104,7 +105,9 @@ def generation_requests(
     ]
 
 
-def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, client: Client) -> GenerationRequest:
+def _pooled(
+    context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, *, client: Client, pooling: Pooling
+) -> Request:
     """Return the request for a prompt to be pooled: it may fill the context, as nothing comes after it."""
     length, limit = len(prompt.tokens), context.limits.context_length
     if length > limit:
@@ -113,14 +116,12 @@ def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, 
             "Shorten the input.",
             asked.input.param,
         )
-    return GenerationRequest(
+    return Request(
         request_id,
         prompt.tokens,
         SamplingParams(),
         max_new_tokens=0,
-        pool=True,
-        vector_form=asked.vector_form,
-        second_text=prompt.second_text,
+        pooling=pooling,
         client=client,
         priority=asked.priority,
     )

@@ -207,10 +207,10 @@ class KVCache:
     def forget(self, seq: Sequence) -> None:
         """Let nobody find pages of a sequence whose logits were not numbers, but for those that others have had numbers
         from: one client's prompt must not cost all others the prefix that they share."""
-        self.tree.hide(seq.scope, seq.keys)
+        self.tree.hide(seq.request.scope, seq.keys)
         if self.anchors is not None:
             pages = len(seq.keys) // self._config.page_size
-            self.anchors.drop_unsound(self.tree.match_prefix(seq.scope, seq.keys, pages))
+            self.anchors.drop_unsound(self.tree.match_prefix(seq.request.scope, seq.keys, pages))
 
     def flush(self) -> None:
         """Free every page that no running sequence uses."""
@@ -244,7 +244,7 @@ class KVCache:
         return self._usable(self._matched(seq)).depth * self._config.page_size
 
     def _matched(self, seq: Sequence) -> Node:
-        return self.tree.match_prefix(seq.scope, seq.keys, self.max_cached_pages(seq))
+        return self.tree.match_prefix(seq.request.scope, seq.keys, self.max_cached_pages(seq))
 
     def _usable(self, matched: Node) -> Node:
         """Return the deepest node after which a sequence that has the pages of `matched` can begin."""
@@ -260,7 +260,7 @@ class KVCache:
             return 0
         # At least one token is computed, since a sample needs the logits of the last position.
         positions = len(seq.tokens) - 1
-        if seq.prompt_logprobs:  # and these need the logits of every position whose row has not been asked for
+        if seq.request.prompt_logprobs:  # and these need the logits of every position whose row has not been asked for
             positions = min(positions, seq.position.logprob_rows_planned)
         return positions // self._config.page_size
 
@@ -285,7 +285,7 @@ class KVCache:
             seq.cached_tokens = seq.position.computed
             if self.anchors is not None:
                 self.anchors.looked_up(matched)
-            if self._config.enable_prefix_cache and not seq.prompt_logprobs:
+            if self._config.enable_prefix_cache and not seq.request.prompt_logprobs:
                 self.query_tokens += len(seq.tokens)
                 self.hit_tokens += seq.position.computed
                 self.anchor_hits += self.anchors is not None and seq.position.computed > 0

@@ -25,19 +25,19 @@ class LiveSequences:
 
         Raises `ValueError` also for one that samples where prompts are computed whole.
         """
-        if self._config.whole_prompts and (seq.max_new_tokens > 0 or seq.prompt_logprobs):
+        if self._config.whole_prompts and (seq.request.max_new_tokens > 0 or seq.request.prompt_logprobs):
             raise ValueError(f"request {seq.request_id!r} samples tokens from a model that only reads prompts")
         if seq.request_id in self.by_id:
             raise ValueError(f"request id {seq.request_id!r} is already in use")
         config, limit = self._config, self._config.max_sequence_tokens
-        room = limit - min(1, seq.max_new_tokens)
+        room = limit - min(1, seq.request.max_new_tokens)
         if not 0 < seq.prompt_len <= room:
             raise SequenceTooLong(
                 f"the prompt has {seq.prompt_len} tokens and this server accepts 1 to {room} tokens (context length "
                 f"{config.capacity.context_length}, KV cache of {config.capacity.num_pages * config.page_size} "
                 "tokens): shorten the prompt"
             )
-        seq.position.max_tokens = min(seq.prompt_len + max(0, seq.max_new_tokens), limit)
+        seq.position.max_tokens = min(seq.prompt_len + max(0, seq.request.max_new_tokens), limit)
         seq.arrival = self._arrivals
         self._arrivals += 1
         self.by_id[seq.request_id] = seq

@@ -164,7 +164,7 @@ class Marking:
         """Return the node of the sequence's page that ends `depth` pages after its beginning, if the tree has it."""
         if seq.node is not None and seq.node.depth >= depth:
             return _ancestor(seq.node, depth)
-        node = self._tree.match_prefix(seq.scope, seq.keys, depth)
+        node = self._tree.match_prefix(seq.request.scope, seq.keys, depth)
         return node if node.depth == depth else None
 
     def _give(self, seq: Sequence, marks: Marks, mark: Mark, node: Node) -> bool:

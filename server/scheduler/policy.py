@@ -107,7 +107,7 @@ class StepBudget:
         else:
             self._has_decodes = True
         logprob_rows = 0
-        if seq.prompt_logprobs:
+        if seq.request.prompt_logprobs:
             length, logprob_rows = _with_prompt_logprobs(seq, length, self._rows)
         sample = length == remaining and seq.position.wants_sample
         if sample and logprob_rows == self._rows:
@@ -193,7 +193,7 @@ class StepBudget:
 
     def _seconds(self, seq: Sequence, length: int) -> float:
         """Return the time of the step with `length` positions of `seq`."""
-        rows = length if seq.prompt_logprobs else 1
+        rows = length if seq.request.prompt_logprobs else 1
         seconds = self._costs.predict(self._work.terms(seq.position.computed, length, rows))
         if self._draft_costs is None:
             return seconds

@@ -86,7 +86,7 @@ class PrefixWaits:
         """Return the number of pages that both have at the beginning, if `other` has not computed all of them and `seq`
         may wait for it; otherwise 0."""
         size, at = self._size, other.position
-        if other.scope != seq.scope or at.remaining <= 1:
+        if other.request.scope != seq.request.scope or at.remaining <= 1:
             return 0
         pages = min(self._kv.max_cached_pages(seq), len(other.keys) // size)
         ours, theirs = seq.keys, other.keys

@@ -3,17 +3,16 @@
 import enum
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 
 from numaserve.server.scheduler.cache.keys import Key
 from numaserve.server.scheduler.cache.marks import Marks
 from numaserve.server.scheduler.cache.radix_tree import Node
-from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
-from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.position import Position
+from numaserve.server.scheduler.request import Request
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.drafters import MAX_DRAFTS
-from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs, VectorForm
+from numaserve.workers.interface.protocol import PAGE_SIZE, TokenLogprobs
 from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, Window, WindowTable, window_tables
 
 DEFAULT_TARGET_ITL_S = 0.1
@@ -127,23 +126,10 @@ class OpenTail:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One prompt and the tokens generated after it. The caller fills in the first fields, the scheduler the others."""
+    """One prompt and the tokens generated after it. What its client wants stands in `request` alone."""
 
-    request_id: str
-    prompt: InitVar[Iterable[int]]
-    sampling: SamplingParams
-    max_new_tokens: int  # 0: the prompt is computed (for its logprobs or its embedding) and nothing is sampled
-    prompt_logprobs: bool = False
-    scope: CacheScope = COMMON_SCOPE  # of the prefixes and texts that it finds, and leaves to others
-    pool: bool = False  # the embedding of the prompt is wanted, and no token
-    client: Client = EVERYBODY
-    priority: int = 0  # among the sequences of its client: lower begins earlier
-    drafters: frozenset[str] | None = None  # allowed drafters; None: all
-    prediction: ListOf[int] = ()  # the output that the client expects
-    generated: InitVar[Iterable[int]] = ()  # output that another server has sampled
-    second_text: int = 0  # position of the first token of type 1, in a pair of texts to be pooled; 0: there is none
-    vector_form: VectorForm = "whole"  # of a sequence that is pooled
-    prompt_keys: InitVar[Iterable[Key] | None] = None  # by which the radix tree finds the prompt; None: its tokens
+    request_id: str  # the engine's: that of `request` need not be unique
+    request: Request
 
     position: Position = field(init=False)  # its progress, and the only record of it
     tokens: list[int] = field(init=False)  # the tokens of `position`
@@ -170,8 +156,10 @@ class Sequence:
     awaits_mask: bool = field(init=False, default=False)
     careful: int = field(init=False, default=0)
 
-    def __post_init__(self, prompt: Iterable[int], generated: Iterable[int], prompt_keys: Iterable[Key] | None) -> None:
-        self.position = Position(prompt, generated, prompt_keys)
+    def __post_init__(self) -> None:
+        request = self.request
+        # As if the sequence had been sent back to the queue: draws and tokens before count as on the other server.
+        self.position = Position(request.prompt, request.generated, request.prompt_keys)
         self.tokens = self.position.tokens
         self.prompt_len = self.position.prompt_len
 
@@ -208,7 +196,7 @@ class SequenceUpdate:
     prompt_logprobs: list[TokenLogprobs]  # of the next prompt positions, from position 1 on, each once
     finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
     nan: bool = False  # its logits were not numbers: it has ended, with nothing
-    embedding: bytes = b""  # in its `vector_form`; empty unless it was pooled
+    embedding: bytes = b""  # in the form of its `Pooling`; empty unless it was pooled
     dropped: bool = False  # its constraint has failed, or allows nothing: it has ended, with nothing
     late: bool = False  # its mask was not there in time: it waits for the mask, and is sampled again
     token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one

@@ -181,7 +181,8 @@ class StepBuilder:
         known = start + chunk.length
         drafts = len(chunk.draft.tokens)
         end = known + drafts
-        pool = seq.pool and end == seq.prompt_len
+        pooling = seq.request.pooling
+        pool = pooling is not None and end == seq.prompt_len
         read = seq.position.drafter_read if self.reading is None else self._read(self.reading, seq, chunk, known)
         self.plans.append(
             SeqPlan(
@@ -194,13 +195,13 @@ class StepBuilder:
                 sample=chunk.sample,
                 prompt_logprobs=seq.tokens[start + 1 : start + 1 + chunk.logprob_rows],
                 pool=pool,
-                vector_form=seq.vector_form,
+                vector_form="whole" if pooling is None else pooling.form,
             )
         )
         self.in_flight.drafts += drafts
         self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts, chunk.draft))
         self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
-        if chunk.sample and seq.sampling.masked:
+        if chunk.sample and seq.request.sampling.masked:
             self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, tuple(chunk.draft.tokens)))
         seq.position.planned(chunk.length, drafts, read, chunk.sample, chunk.logprob_rows)
 
@@ -236,6 +237,7 @@ class StepBuilder:
 
 def slot_init(seq: Sequence) -> SlotInit:
     """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
-    if not seq.sampling.has_penalties:
-        return SlotInit(sampling=seq.sampling, second_text=seq.second_text)
-    return SlotInit(sampling=seq.sampling, prompt_history=seq.tokens[: seq.prompt_len], output_history=seq.output)
+    sampling, pooling = seq.request.sampling, seq.request.pooling
+    if not sampling.has_penalties:
+        return SlotInit(sampling=sampling, second_text=0 if pooling is None else pooling.second_text)
+    return SlotInit(sampling=sampling, prompt_history=seq.tokens[: seq.prompt_len], output_history=seq.output)

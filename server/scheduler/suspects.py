@@ -34,6 +34,7 @@ class Suspects:
     def __init__(self) -> None:
         self._positions: dict[Sequence, range] = {}  # of suspects: those at which they may kill
         self._trial: list[Sequence] = []
+        self._tries_one = False  # the trial began with one sequence
         self._held: list[list[Sequence]] = []  # the half to try next is the last
         self._first = 0  # the number of suspects when the search began
         self._answered: dict[Sequence, int] = {}  # positions answered since the last death with the sequence in flight
@@ -49,8 +50,11 @@ class Suspects:
             self._answered[seq] = end
 
     def forget(self, seq: Sequence) -> None:
-        """Forget a sequence that has ended."""
+        """Forget a sequence that has ended. It must not keep its request until the next death."""
         self._answered.pop(seq, None)
+        if self._positions.pop(seq, None) is not None:
+            self._trial = [each for each in self._trial if each is not seq]
+            self._held = [[each for each in group if each is not seq] for group in self._held]
 
     def died(self, plans: Iterable[InFlight]) -> Finding:
         """Note a death of the workers while `plans` were in flight, which changes `held`."""
@@ -63,7 +67,7 @@ class Suspects:
         self._positions = kept | {seq: both[seq] or planned for seq, planned in in_flight.items()}
         for seq in in_flight:
             self._answered.pop(seq, None)
-        was_alone = tried == self._trial or self._first == 1
+        was_alone = (self._tries_one and tried == self._trial) or self._first == 1
         self._trial = []
         if not again:
             self._first = len(in_flight)
@@ -89,7 +93,7 @@ class Suspects:
     def _try_half_of(self, group: Iterable[Sequence]) -> None:
         suspects = sorted(group, key=lambda seq: seq.arrival)
         half = -(-len(suspects) // 2)
-        self._trial = suspects[:half]
+        self._trial, self._tries_one = suspects[:half], half == 1
         if suspects[half:]:
             self._held.append(suspects[half:])
 

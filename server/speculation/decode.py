@@ -50,6 +50,30 @@ class Scope(Protocol):
         """A text that no other scope has."""
 
 
+class DecodeRequest(Protocol):
+    """The request of a sequence, as far as speculation knows it."""
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters."""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the texts that the sequence may draft from."""
+
+    @property
+    def pooling(self) -> object:
+        """None unless the sequence has no output."""
+
+    @property
+    def drafters(self) -> frozenset[str] | None:
+        """The drafters that the sequence allows; None: all."""
+
+    @property
+    def prediction(self) -> ListOf[int]:
+        """The output that the client expects."""
+
+
 class Decode(Protocol):
     """A sequence whose next token is planned. The scheduler's sequences are such."""
 
@@ -66,25 +90,9 @@ class Decode(Protocol):
         """The number of the sequence."""
 
     @property
-    def sampling(self) -> SamplingParams:
-        """The sampling parameters."""
-
-    @property
-    def scope(self) -> Scope:
-        """The scope of the texts that the sequence may draft from."""
-
-    @property
-    def pool(self) -> bool:
-        """True if the sequence has no output."""
+    def request(self) -> DecodeRequest:
+        """The request of the sequence."""
 
     @property
     def careful(self) -> int:
         """More than 0 after a mask was late."""
-
-    @property
-    def drafters(self) -> frozenset[str] | None:
-        """The drafters that the sequence allows; None: all."""
-
-    @property
-    def prediction(self) -> ListOf[int]:
-        """The output that the client expects."""

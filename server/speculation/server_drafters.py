@@ -34,5 +34,6 @@ class ServerDrafters:
 
     def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """Return the drafters of a sequence."""
-        sources = [each for name, each in self._sources.items() if seq.drafters is None or name in seq.drafters]
+        allowed = seq.request.drafters
+        sources = [each for name, each in self._sources.items() if allowed is None or name in allowed]
         return [made for each in sources if (made := each.make(seq, constraint)) is not None]

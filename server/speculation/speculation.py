@@ -217,9 +217,9 @@ class Speculation:
         """Return the most draft tokens of a sequence: its last token is sampled after the last draft token."""
         # Masks after draft tokens take more of the matcher's time, and rank 0 would wait for them: a sequence whose
         # mask was late gets none.
-        if seq.pool or seq.careful or seq in self._refused:
+        if seq.request.pooling is not None or seq.careful or seq in self._refused:
             return 0
-        at, masked = seq.position, MAX_MASKED_DRAFTS if seq.sampling.masked else self._max_drafts
+        at, masked = seq.position, MAX_MASKED_DRAFTS if seq.request.sampling.masked else self._max_drafts
         return min(at.max_tokens - len(at.tokens) - 1 - at.unknown, self._max_drafts, masked)
 
     def _odds(self, seq: Decode, unknown: int, least: float) -> list[float]:
@@ -243,7 +243,7 @@ class Speculation:
         rest = REST if drafts.hope <= least else min(drafts.rest, self._turn**2)
         if len(tokens) - drafts.made_after >= rest:
             drafts.search(tokens, self._vocab_size)
-            if seq.sampling.masked:
+            if seq.request.sampling.masked:
                 self._unchecked.append(Unchecked(seq, len(tokens), drafts.tokens))
         return drafts
 

@@ -42,7 +42,8 @@ class WorkerDrafts:
     def may_draft(self, seq: Decode) -> bool:
         """Return whether the drafter may draft for a sequence: masks after tokens that only workers know do not
         exist."""
-        return not seq.sampling.masked and (seq.drafters is None or self._drafter.name in seq.drafters)
+        request = seq.request
+        return not request.sampling.masked and (request.drafters is None or self._drafter.name in request.drafters)
 
     def draft(self, depth: int) -> Draft:
         """Return placeholders for draft tokens."""

@@ -40,7 +40,7 @@ def test_texts_have_embeddings_of_numbers(embedder: TestClient, engine: FakeEngi
     meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 5}}
     assert answer == {"texts": ["a", "bc"], "meta": meta}
     assert [request.prompt for request in engine.admitted] == [[BOS, *b"a"], [BOS, *b"bc"]]
-    assert all(request.pool for request in engine.admitted)
+    assert all(request.pooling for request in engine.admitted)
 
 
 def test_all_dimensions_are_returned_unless_fewer_are_asked_for(embedder: TestClient) -> None:

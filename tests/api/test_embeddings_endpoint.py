@@ -9,6 +9,7 @@ import numpy as np
 import openai
 import pytest
 from numaserve.server.generation.purpose import Embeds
+from numaserve.server.scheduler.request import Pooling
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -43,7 +44,7 @@ def test_a_text_has_an_embedding_of_length_one_of_all_its_tokens(embedder: TestC
     assert (answer["object"], item["object"], item["index"]) == ("list", "embedding", 0)
     assert (answer["model"], answer["usage"]) == (MODEL, {"prompt_tokens": 4, "total_tokens": 4})
     (request,) = engine.admitted
-    assert (request.prompt, request.pool, request.max_new_tokens) == ([BOS, *b"abc"], True, 0)
+    assert (request.prompt, request.pooling, request.max_new_tokens) == ([BOS, *b"abc"], Pooling(), 0)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_ollama_s_clients_get_the_same(embedder: TestClient, engine: FakeEngine)
     assert (answer["model"], answer["prompt_eval_count"]) == (f"{MODEL}:latest", 5)
     assert embedder.post("/api/embed", json={"model": MODEL, "input": "a"}).json()["embeddings"][0][2:] != []
     assert embedder.post("/api/show", json={"model": MODEL}).json()["capabilities"] == ["embedding"]
-    assert [request.pool for request in engine.admitted] == [True] * 3
+    assert [request.pooling for request in engine.admitted] == [Pooling()] * 3
 
 
 def test_ollama_s_clients_are_refused_in_ollama_s_form(client: TestClient, embedder: TestClient) -> None:
@@ -198,6 +199,6 @@ def test_ollama_s_inputs_are_cut_to_what_fits(embedder: TestClient, engine: Fake
 def test_sglang_s_probe_computes_an_embedding(embedder: TestClient, engine: FakeEngine) -> None:
     assert embedder.get("/health_generate").json() == {"status": "ok"}
     (request,) = engine.admitted
-    assert (request.prompt, request.pool, request.max_new_tokens) == ([0], True, 0)
+    assert (request.prompt, request.pooling, request.max_new_tokens) == ([0], Pooling(), 0)
     engine.fail_after = 0
     assert embedder.get("/health_generate").status_code == 500

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.generation.purpose import Classifies
+from numaserve.server.scheduler.request import Pooling, Request
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -22,13 +23,13 @@ class ScoringStream(FakeStream):
     async def __anext__(self) -> GenerationChunk:
         request = self._waiting[0].request if self._waiting else None
         chunk = await super().__anext__()
-        assert request is not None
-        chunk.embedding = array("f", [request.prompt[request.second_text] - ord("m")]).tobytes()
+        assert request is not None and request.pooling is not None
+        chunk.embedding = array("f", [request.prompt[request.pooling.second_text] - ord("m")]).tobytes()
         return chunk
 
 
 class ScoringEngine(FakeEngine):
-    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+    def admit(self, requests: Sequence[Request]) -> FakeStream:
         self.admitted += requests
         return ScoringStream(self, requests)
 
@@ -68,7 +69,7 @@ def sigmoid(value: float) -> float:
 def test_a_pair_is_one_sequence_whose_second_text_is_of_another_type(scoring: TestClient, engine: FakeEngine) -> None:
     answer = post(scoring, "/v1/rerank", query="why", documents=["k", "n", "m"], model=MODEL)
     first = engine.admitted[0]
-    assert (first.prompt, first.second_text, first.pool) == ([BOS, *b"why", EOS, *b"k", EOS], 5, True)
+    assert (first.prompt, first.pooling) == ([BOS, *b"why", EOS, *b"k", EOS], Pooling(second_text=5))
     assert [each["index"] for each in answer["results"]] == [1, 2, 0]
     assert [each["relevance_score"] for each in answer["results"]] == [sigmoid(1), 0.5, sigmoid(-2)]
     assert answer["usage"]["prompt_tokens"] == 21

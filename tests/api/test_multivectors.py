@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.purpose import Embeds
+from numaserve.server.scheduler.request import Pooling
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -53,7 +54,7 @@ def test_each_input_has_a_vector_of_every_token_after_the_first(client: TestClie
     for item, count in ((first, 3), (second, 1), (third, 90)):
         assert set(item) == {"object", "index", "embeddings"}
         np.testing.assert_allclose(item["embeddings"], vectors(count), atol=1e-7)
-    assert {(request.pool, request.vector_form) for request in engine.admitted} == {(True, "tokens")}
+    assert {request.pooling for request in engine.admitted} == {Pooling("tokens")}
 
 
 def test_a_single_token_has_no_vectors(client: TestClient) -> None:
@@ -77,7 +78,7 @@ def test_without_the_field_there_is_one_embedding(client: TestClient, engine: Fa
     for fields in ({}, {"return_multivector": False}):
         answer = client.post("/v1/embeddings", json={"input": "a", **fields}).json()
         assert answer["data"][0]["embedding"] == [3, 4, 2, 2]
-    assert {request.vector_form for request in engine.admitted} == {"whole"}
+    assert {request.pooling for request in engine.admitted} == {Pooling("whole")}
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.purpose import Classifies, Embeds, Generates
+from numaserve.server.scheduler.request import Request
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -26,8 +27,8 @@ class LabellingStream(FakeStream):
     async def __anext__(self) -> GenerationChunk:
         request = self._waiting[0].request if self._waiting else None
         chunk = await super().__anext__()
-        assert request is not None
-        logits = [request.prompt[1] - ord("m"), len(request.prompt) / 10, request.second_text > 0]
+        assert request is not None and request.pooling is not None
+        logits = [request.prompt[1] - ord("m"), len(request.prompt) / 10, request.pooling.second_text > 0]
         chunk.embedding = array("f", logits[: self._engine.labels]).tobytes()
         return chunk
 
@@ -35,7 +36,7 @@ class LabellingStream(FakeStream):
 class LabellingEngine(FakeEngine):
     labels = len(LABELS)
 
-    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+    def admit(self, requests: Sequence[Request]) -> FakeStream:
         self.admitted += requests
         return LabellingStream(self, requests)
 

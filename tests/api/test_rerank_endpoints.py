@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.generation.judge import AFTER, BEFORE, DEFAULT_INSTRUCT, Judge
 from numaserve.server.generation.purpose import Generates
+from numaserve.server.scheduler.request import Request
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -32,7 +33,7 @@ class JudgingStream(FakeStream):
 
 
 class JudgingEngine(FakeEngine):
-    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+    def admit(self, requests: Sequence[Request]) -> FakeStream:
         self.admitted += requests
         return JudgingStream(self, requests)
 

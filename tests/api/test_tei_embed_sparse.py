@@ -10,6 +10,7 @@ from numaserve.server.engine.types import QueueFull
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.purpose import Embeds
 from numaserve.server.generation.sparse import SparseOutput
+from numaserve.server.scheduler.request import Pooling
 from numaserve.workers.interface.vectors import SparseEntries
 from shared_apps import app_over
 from starlette.testclient import TestClient
@@ -52,7 +53,7 @@ def test_every_input_has_a_list_of_entries(
     ]
     assert embed(sparse, inputs) == expected
     assert [request.prompt for request in engine.admitted] == prompts
-    assert {(request.pool, request.vector_form) for request in engine.admitted} == {(True, "sparse")}
+    assert {request.pooling for request in engine.admitted} == {Pooling("sparse")}
 
 
 def test_a_name_chooses_a_prompt_and_long_texts_are_cut(sparse: TestClient, engine: FakeEngine) -> None:

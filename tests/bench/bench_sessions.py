@@ -21,6 +21,7 @@ from numaserve.workers.planning.windows import table_pages
 
 from tests.support.machines import OPTIONS
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 
 STATE_MIB = 62.8
 STEP_TOKENS = 1024
@@ -63,7 +64,7 @@ class Session:
         self.history += [*random_tokens(self.rng, user), *END_OF_TURN]
         self.turns += 1
         output = self.load.turn_tokens - user - len(GENERATION_PROMPT) - 2 * len(END_OF_TURN)
-        return Sequence(str(number), self.history + GENERATION_PROMPT, SamplingParams(), output)
+        return sequence(str(number), self.history + GENERATION_PROMPT, SamplingParams(), output)
 
     def ended(self, seq: Sequence) -> None:
         """Take the answer into the history."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import count
 
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, StepPlan
 from numaserve.workers.interface.windows import WindowTable
 
@@ -31,6 +30,7 @@ from tests.bench.bench_sessions import (
     random_tokens,
 )
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 
 POSITION_S = 2e-8  # a cached token of a layer that attends to all, as a part of the model's layers
 OUTPUT_TOKENS = 4096
@@ -76,7 +76,7 @@ def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
     rng = random.Random(7)
     for number in range(SEQUENCES):
         scheduler.add(
-            Sequence(str(number), random_tokens(rng, context - OUTPUT_TOKENS), SamplingParams(), OUTPUT_TOKENS)
+            sequence(str(number), random_tokens(rng, context - OUTPUT_TOKENS), SamplingParams(), OUTPUT_TOKENS)
         )
     seconds, steps, running = 0.0, 0, 0
     while (plan := scheduler.schedule()) is not None:

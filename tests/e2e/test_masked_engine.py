@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.types import GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import GenerationFailed
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
+from numaserve.server.scheduler.request import Request
 from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 
 from tests.support import checkpoints
@@ -45,7 +46,7 @@ def matcher() -> ScriptedMatcher:
     return ScriptedMatcher(ALLOWED)
 
 
-def requests() -> list[GenerationRequest]:
+def requests() -> list[Request]:
     """Two of three are constrained; some have a prefix in common."""
     rng = np.random.default_rng(1)
     shared = rng.integers(3, checkpoints.VOCAB, 70).tolist()
@@ -53,11 +54,11 @@ def requests() -> list[GenerationRequest]:
     for index in range(9):
         prompt = shared[: 70 * (index % 2)] + rng.integers(3, checkpoints.VOCAB, 1 + 23 * index % 97).tolist()
         make = None if index % 3 == 2 else matcher
-        made.append(GenerationRequest("id", prompt, SAMPLINGS[index % 4], NEW_TOKENS, matcher=make))
+        made.append(Request("id", prompt, SAMPLINGS[index % 4], NEW_TOKENS, matcher=make))
     return made
 
 
-async def answer_of(engine: Engine, request: GenerationRequest) -> Answer:
+async def answer_of(engine: Engine, request: Request) -> Answer:
     answer = Answer()
     async for chunk in engine.admit([request]):
         answer.tokens += chunk.token_ids
@@ -66,11 +67,11 @@ async def answer_of(engine: Engine, request: GenerationRequest) -> Answer:
     return answer
 
 
-async def answers(engine: Engine, some: list[GenerationRequest]) -> list[Answer]:
+async def answers(engine: Engine, some: list[Request]) -> list[Answer]:
     return list(await asyncio.gather(*(answer_of(engine, request) for request in some)))
 
 
-def check(some: list[GenerationRequest], answers: list[Answer]) -> None:
+def check(some: list[Request], answers: list[Answer]) -> None:
     """Every answer is as long as it should be, and a constrained one keeps to its constraint."""
     for request, answer in zip(some, answers, strict=True):
         assert len(answer.tokens) == request.max_new_tokens

@@ -10,8 +10,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.types import GenerationRequest
 from numaserve.server.scheduler.matcher import TokenMatcher
+from numaserve.server.scheduler.request import Request
 from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.vocabulary import Vocabulary
@@ -51,31 +51,31 @@ def vocabulary() -> LLTokenizer:
     return Vocabulary.of(TOKENIZER, VOCAB).load()
 
 
-def requests() -> list[GenerationRequest]:
+def requests() -> list[Request]:
     """Return three prompts, each with every sampling."""
     rng = np.random.default_rng(1)
     prompts = [rng.integers(3, VOCAB, length).tolist() for length in (7, 40, 75)]
-    return [GenerationRequest("id", prompt, each, NEW_TOKENS) for prompt in prompts for each in SAMPLINGS]
+    return [Request("id", prompt, each, NEW_TOKENS) for prompt in prompts for each in SAMPLINGS]
 
 
-async def answer_of(engine: Engine, request: GenerationRequest) -> Answer:
+async def answer_of(engine: Engine, request: Request) -> Answer:
     answer: Answer = []
     async for chunk in engine.admit([request]):
         answer += zip(chunk.token_ids, chunk.logprobs, strict=True)
     return answer
 
 
-async def answers(engine: Engine, some: list[GenerationRequest]) -> list[Answer]:
+async def answers(engine: Engine, some: list[Request]) -> list[Answer]:
     return list(await asyncio.gather(*(answer_of(engine, request) for request in some)))
 
 
-async def without_drafts(model: Path, tp: int, some: list[GenerationRequest]) -> list[Answer]:
+async def without_drafts(model: Path, tp: int, some: list[Request]) -> list[Answer]:
     async with real_engine(model, tp, limits=LIMITS) as engine:
         return [await answer_of(engine, request) for request in some]
 
 
 async def assert_drafts_change_no_bit(
-    model: Path, tp: int, name: DrafterName, some: list[GenerationRequest], alone: list[Answer]
+    model: Path, tp: int, name: DrafterName, some: list[Request], alone: list[Answer]
 ) -> int:
     """Serve `some` twice with the drafter `name`, in several ways. Return the number of draft tokens that were
     rejected."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.types import GenerationRequest
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Pooling, Request
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams
 from numaserve.workers.interface.settings import ModelSettings
 
@@ -20,23 +20,23 @@ LIMITS = scheduler_config(whole_prompts=True, max_step_tokens=96, max_slots=8, n
 EVERYONE = (Client("a"), Client("b", 3.0))
 
 
-def requests(count: int) -> list[GenerationRequest]:
+def requests(count: int) -> list[Request]:
     """Requests of each length, as the first tokens of the same text."""
     text = random.Random(5).choices(range(3, checkpoints.VOCAB), k=CONTEXT)
     lengths = [LENGTHS[index % len(LENGTHS)] for index in range(count)]
     return [
-        GenerationRequest(f"{index}", text[:length], SamplingParams(), 0, pool=True, client=EVERYONE[index % 2])
+        Request(f"{index}", text[:length], SamplingParams(), 0, pooling=Pooling(), client=EVERYONE[index % 2])
         for index, length in enumerate(lengths)
     ]
 
 
-async def embedding(engine: Engine, request: GenerationRequest) -> bytes:
+async def embedding(engine: Engine, request: Request) -> bytes:
     (*_, last) = [chunk async for chunk in engine.admit([request])]
     assert last.finish_reason is not None
     return last.embedding
 
 
-async def abandoned(engine: Engine, request: GenerationRequest, pause: float) -> None:
+async def abandoned(engine: Engine, request: Request, pause: float) -> None:
     """Admit a request, and leave after `pause` seconds."""
     stream = engine.admit([request])
     await asyncio.sleep(pause)

@@ -21,9 +21,10 @@ from numaserve.server.app.application import ApiContext, ApiLimits, create_app
 from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
@@ -216,7 +217,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 async def generate(engine: Engine, prompt: list[int], count: int, **fields: Any) -> list[GenerationChunk]:
     """All chunks of one request to the engine."""
     sampling = fields.pop("sampling", GREEDY)
-    return [chunk async for chunk in engine.admit([GenerationRequest("id", prompt, sampling, count, **fields)])]
+    return [chunk async for chunk in engine.admit([Request("id", prompt, sampling, count, **fields)])]
 
 
 def tokens_of(chunks: list[GenerationChunk]) -> list[int]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, Options, gather, generate, run, running_engine, tokens_of
-from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTimedOut, RequestTooLong
+from numaserve.server.engine.types import QueueFull, RequestTimedOut, RequestTooLong
+from numaserve.server.scheduler.request import Request
 from numaserve.workers.interface.protocol import SamplingParams
 
 
@@ -169,5 +170,5 @@ async def test_requests_whose_time_passes_end_running_or_queued_and_others_go_on
         assert tokens_of([chunk async for chunk in patient]) == expected_tokens([20], GREEDY, 50)
 
 
-def _request(prompt: list[int], **fields: float) -> GenerationRequest:
-    return GenerationRequest("id", prompt, GREEDY, 50, **fields)
+def _request(prompt: list[int], **fields: float) -> Request:
+    return Request("id", prompt, GREEDY, 50, **fields)

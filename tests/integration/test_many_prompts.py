@@ -6,16 +6,16 @@ import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, Options, running_engine, tokens_of
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.types import GenerationRequest, NotReady, QueueFull
+from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Request
 
 COUNT = 5
 
 
-def prompts(first: int, count: int, client: Client) -> list[GenerationRequest]:
+def prompts(first: int, count: int, client: Client) -> list[Request]:
     return [
-        GenerationRequest("id", [first + index], GREEDY, COUNT, min_new_tokens=COUNT, client=client)
-        for index in range(count)
+        Request("id", [first + index], GREEDY, COUNT, min_new_tokens=COUNT, client=client) for index in range(count)
     ]
 
 

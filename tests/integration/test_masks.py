@@ -16,9 +16,10 @@ from fake_worker import FIRST_TOKEN, VOCAB, expected_tokens
 from harness import GREEDY, Options, gather, generate, make_engine, pids_of, run, running_engine, tokens_of, until
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.masks import masks
-from numaserve.server.engine.types import GenerationFailed, GenerationRequest, NotReady
+from numaserve.server.engine.types import GenerationFailed, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
+from numaserve.server.scheduler.request import Request
 from numaserve.shm_comm.mask_board import MaskBoard, create_mask_board
 from numaserve.workers.interface.protocol import SamplingParams
 
@@ -109,7 +110,7 @@ async def test_a_matcher_works_in_threads_of_its_own_one_at_a_time() -> None:
 async def test_each_of_n_sequences_has_a_matcher_of_its_own() -> None:
     async with running_engine(Options()) as engine:
         samplings = [SamplingParams(temperature=1.0, seed=seed) for seed in range(4)]
-        requests = [GenerationRequest("id", PROMPT, sampling, 12, matcher=matcher) for sampling in samplings]
+        requests = [Request("id", PROMPT, sampling, 12, matcher=matcher) for sampling in samplings]
         found: list[list[int]] = [[] for _ in requests]
         async for chunk in engine.admit(requests):
             found[chunk.index] += chunk.token_ids
@@ -308,7 +309,7 @@ async def test_a_client_that_leaves_lets_nobody_wait_for_its_mask(overlap: bool,
     # The deadline is beyond the test's patience: were the row not dropped, nothing would end.
     async with running_engine(Options(overlap=overlap, mask_grace_s=3600.0, deadline_s=3600.0)) as engine:
         hanging = ScriptedMatcher(ALLOWED, 2, hang)
-        stream = engine.admit([GenerationRequest("id", PROMPT, GREEDY, 9, matcher=lambda: hanging)])
+        stream = engine.admit([Request("id", PROMPT, GREEDY, 9, matcher=lambda: hanging)])
         await anext(stream)
         await anext(stream)
         other = asyncio.create_task(generate(engine, [31], 10))
@@ -394,5 +395,5 @@ async def test_without_a_board_constrained_requests_are_refused_and_others_serve
     async with running_engine(Options()) as engine:
         engine._supervisor._spec = replace(engine._supervisor._spec, board_factory=None)
         with pytest.raises(NotReady, match="no token masks"):
-            engine.admit([GenerationRequest("id", PROMPT, GREEDY, 3, matcher=matcher)])
+            engine.admit([Request("id", PROMPT, GREEDY, 3, matcher=matcher)])
         assert tokens_of(await generate(engine, PROMPT, 3)) == expected_tokens(PROMPT, GREEDY, 3)

@@ -15,6 +15,7 @@ from numaserve.server.app.application import ApiContext
 from numaserve.server.connection.bounds import ConnectionLimits
 from numaserve.server.generation.purpose import Embeds
 from numaserve.server.generation.sparse import SparseOutput
+from numaserve.server.scheduler.request import Pooling
 from numaserve.workers.interface.vectors import SparseEntries
 from raw_clients import Connect, Connection, exchange, listening
 
@@ -40,7 +41,7 @@ def _vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     dense = np.linspace(-1, 1, DIMENSIONS, dtype=np.float32).tobytes()
 
     def vector(sequence: FakeSequence) -> bytes:
-        return sparse.encoded() if sequence.request.vector_form == "sparse" else dense
+        return sparse.encoded() if sequence.request.pooling == Pooling("sparse") else dense
 
     monkeypatch.setattr(FakeSequence, "_vector", vector)
 

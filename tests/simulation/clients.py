@@ -11,12 +11,13 @@ from numaserve.server.engine.types import (
     Busy,
     GenerationChunk,
     GenerationFailed,
-    GenerationRequest,
     NotReady,
     QueueFull,
     RequestTimedOut,
     RequestTooLong,
 )
+from numaserve.server.scheduler.request import Pooling
+from numaserve.server.scheduler.request import Request as EngineRequest
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.simulation.matchers import SimulatedMatcher
@@ -144,7 +145,7 @@ class Client:
         if not all(answer.finish for answer in self._answers):
             self._world.violate("a stream has ended before all of its sequences")
 
-    def _generation(self, truth: Truth) -> GenerationRequest:
+    def _generation(self, truth: Truth) -> EngineRequest:
         wanted = truth.wanted
         sampling = SamplingParams(
             seed=wanted.seed,
@@ -152,7 +153,7 @@ class Client:
             logprobs=wanted.logprobs,
             token_ids_logprob=list(wanted.named),
         )
-        return GenerationRequest(
+        return EngineRequest(
             f"client {self._number}",
             list(wanted.prompt),
             sampling,
@@ -163,7 +164,7 @@ class Client:
             prompt_logprobs=wanted.prompt_logprobs,
             include_stop=wanted.include_stop,
             cache_salt=f"salt {wanted.salt}",
-            pool=wanted.pool,
+            pooling=Pooling() if wanted.pool else None,
             client=self._request.client,
             priority=self._request.priority,
             timeout_s=self._request.timeout_s,

@@ -1,8 +1,11 @@
 """What holds at any time, and what holds when everything is over."""
 
+import gc
 import math
+import weakref
 
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.request import Request
 
 from tests.simulation.anchor_order import AnchorOrder
 from tests.simulation.scenario import Scenario
@@ -36,6 +39,7 @@ class Invariants:
         anchors = server.scheduler.kv.anchors
         self._anchors = None if anchors is None else AnchorOrder(world, anchors)
         self._state = server.engine.state
+        self._requests: dict[str, weakref.ref[Request]] = {}  # of all sequences that were seen
         config = server.engine._config
         # After the last answer, or the last sign of life of those that freeze just after it.
         self._patience_s = (config.beat_s or 0.0) + 2 * config.step_deadline_s
@@ -55,6 +59,9 @@ class Invariants:
         if self._anchors is not None:
             self._anchors.check()
         live, sequences = self._engine._requests._live.keys(), scheduler.live.by_id.keys()
+        self._requests |= {
+            each: weakref.ref(scheduler.live.by_id[each].request) for each in sequences - self._requests.keys()
+        }
         if live != sequences:
             world.violate(f"requests {sorted(live)} live, and the scheduler has sequences {sorted(sequences)}")
         if state == "serving" and not live:
@@ -88,6 +95,15 @@ class Invariants:
         windows = self._scheduler.kv.window_stats()
         if windows is not None and windows.active:
             world.violate(f"{windows.active} window pages are lost")
+        if self._engine.state == "serving":  # without workers, the scheduler has the lists of its last plan
+            self._check_no_request_is_kept()
+
+    def _check_no_request_is_kept(self) -> None:
+        if any(request() for request in self._requests.values()):
+            gc.collect()  # of what the simulated clients leave; tests/service/test_no_garbage.py is about the server
+        if kept := [name for name, request in self._requests.items() if request()]:
+            world = self._world
+            world.violate(f"nobody asks for anything any more, and the requests of sequences {kept} are kept")
 
     def check_search(self, scenario: Scenario) -> None:
         """Check that one request that kills, and nothing else that does, was found with few deaths."""

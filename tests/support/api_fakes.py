@@ -22,7 +22,6 @@ from numaserve.server.engine.types import (
     EndReason,
     EngineError,
     GenerationChunk,
-    GenerationRequest,
     Load,
     NotReady,
 )
@@ -32,6 +31,7 @@ from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Pooling, Request
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
@@ -128,7 +128,7 @@ class ByteTokenizer:
 class FakeStream:
     """One token a chunk, each sequence in turn; a sequence's text is held back until a character is whole."""
 
-    def __init__(self, engine: FakeEngine, requests: Sequence[GenerationRequest]) -> None:
+    def __init__(self, engine: FakeEngine, requests: Sequence[Request]) -> None:
         self._engine = engine
         self._closed = asyncio.Event()
         self._waiting = deque(FakeSequence(engine, index, request) for index, request in enumerate(requests))
@@ -159,7 +159,7 @@ class FakeStream:
 
 
 class FakeSequence:
-    def __init__(self, engine: FakeEngine, index: int, request: GenerationRequest) -> None:
+    def __init__(self, engine: FakeEngine, index: int, request: Request) -> None:
         self.request = request
         self.sent = 0
         self._engine = engine
@@ -168,7 +168,7 @@ class FakeSequence:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def next(self) -> GenerationChunk:
-        if self.request.pool:
+        if self.request.pooling is not None:
             self.sent += 1
             return self._pooled()
         token = self._tokens[self.sent]
@@ -201,10 +201,10 @@ class FakeSequence:
     def _vector(self) -> bytes:
         """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions. Sparse: 3 for token 1
         and how many there are for token 3. A vector of a token: 3, 4 and its place."""
-        count = len(self.request.prompt)
-        if self.request.vector_form == "sparse":
+        count, pooling = len(self.request.prompt), self.request.pooling or Pooling()
+        if pooling.form == "sparse":
             return SparseEntries.of_vector(np.array([0, 3, -1, count], np.float32)).encoded()
-        if self.request.vector_form == "tokens":
+        if pooling.form == "tokens":
             return encoded_rows(np.array([[3, 4, *[place] * 6] for place in range(1, count)], np.float32))
         values = [3.0, 4.0, *[count] * (self._engine.dimensions - 2)]
         return array("f", values[: self._engine.dimensions]).tobytes()
@@ -226,7 +226,7 @@ class FakePlace:
     def turn(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+    def admit(self, requests: Sequence[Request]) -> FakeStream:
         return self.engine.admit(requests)
 
     def leave(self) -> None:
@@ -251,10 +251,10 @@ class FakeEngine:
     stop_reason: str | None = None  # of what ends by itself
     predicted: tuple[int, int] = (0, 0)  # of each sequence
     places: int = 0  # that are taken
-    admitted: list[GenerationRequest] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
 
-    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+    def admit(self, requests: Sequence[Request]) -> FakeStream:
         if self.refusal is not None:
             raise self.refusal
         self.admitted += requests

@@ -34,7 +34,7 @@ class Each:
 
     def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """One for each sequence."""
-        return [Played(self.make_one(seq.scope.digest).draft)]
+        return [Played(self.make_one(seq.request.scope.digest).draft)]
 
 
 class NoDrafters:

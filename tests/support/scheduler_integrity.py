@@ -117,7 +117,7 @@ def _check_levels(scheduler: Scheduler) -> None:
     held = {name: (held.running, held.pages) for name, held in levels._held.items()}
     running: dict[str, list[Sequence]] = {}
     for seq in scheduler.running:
-        running.setdefault(seq.client.name, []).append(seq)
+        running.setdefault(seq.request.client.name, []).append(seq)
     pages = {name: (own, sum(len(seq.pages) for seq in own)) for name, own in running.items()}
     _require(held == pages, "what clients hold is miscounted")
     orders = [(levels.of(share.place[-1]), share.place) for share in shares if share.place is not None]
@@ -144,7 +144,7 @@ def _check_queues(scheduler: Scheduler) -> None:
 
 def _check_shares(scheduler: Scheduler) -> None:
     queue = scheduler.waiting
-    live = Counter(seq.client.name for seq in [*scheduler.running, *queue, *scheduler.held])
+    live = Counter(seq.request.client.name for seq in [*scheduler.running, *queue, *scheduler.held])
     _require(live == Counter({name: share.live for name, share in queue._shares.items()}), "clients are miscounted")
     in_line = [seq for share in queue._shares.values() for seq in share.waiting]
     _require(len(queue) == len(in_line), "those that wait are miscounted")

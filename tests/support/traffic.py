@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.workers.interface.protocol import SamplingParams, StepPlan, TokenLogprobs
 
 from tests.support.rank_group import RankGroup
+from tests.support.sequences import sequence
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,13 @@ class Traffic:
             self._requests += 1
             answers[name] = Answer()
             self.scheduler.add(
-                ScheduledSequence(
+                sequence(
                     name,
                     request.prompt,
                     request.sampling,
                     request.max_new_tokens,
-                    request.prompt_logprobs,
-                    pool=request.pool,
+                    prompt_logprobs=request.prompt_logprobs,
+                    pooling=Pooling() if request.pool else None,
                 )
             )
         while self.scheduler.running or self.scheduler.waiting:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.engine.admission.reserve import RESERVE, reserve_of
-from numaserve.server.engine.types import GenerationRequest, QueueFull
+from numaserve.server.engine.types import QueueFull
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
 
 
@@ -24,7 +25,7 @@ class Admission:
         self._reserve = reserve_of(max_queued_requests)
         self._max_queued_s = max_queued_s
 
-    def check(self, requests: Sequence[GenerationRequest], live: int, now: float) -> None:
+    def check(self, requests: Sequence[Request], live: int, now: float) -> None:
         """Raise `QueueFull` unless `requests` can be admitted in addition to the `live` requests."""
         is_new = len(requests) <= self._reserve and not self._scheduler.waiting.live_of(requests[0].client.name)
         capacity = self._capacity + self._reserve * is_new

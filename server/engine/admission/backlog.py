@@ -34,7 +34,7 @@ class Backlog:
 
     def enter(self, sequence: Sequence) -> None:
         """Count a new sequence as waiting."""
-        work = self._waiting[sequence.request_id] = self.work_of(sequence.prompt_len, sequence.max_new_tokens)
+        work = self._waiting[sequence.request_id] = self.work_of(sequence.prompt_len, sequence.request.max_new_tokens)
         self.tokens += work.tokens
         self.seconds += work.seconds
 
@@ -60,7 +60,7 @@ class Backlog:
         if sequence.cached_tokens is None:
             return  # nothing was computed for the sequence
         self._throughput.ended(now, len(sequence.tokens) - sequence.cached_tokens)
-        if sequence.max_new_tokens:
+        if sequence.request.max_new_tokens:
             self._output_tokens += (len(sequence.output) - self._output_tokens) / _SMOOTHING
 
     def retry_after(self, now: float, more_tokens: int = 0) -> int:

@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from numaserve.server.common.fair_semaphore import FairSemaphore
 from numaserve.server.engine.admission.backlog import Backlog, Work
 from numaserve.server.engine.admission.reserve import reserve_of
-from numaserve.server.engine.types import GenerationRequest, GenerationStream, QueueFull, RequestTimedOut
+from numaserve.server.engine.types import GenerationStream, QueueFull, RequestTimedOut
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Request
 
 MAX_PLACES = 32  # requests; the prompts of one, of several megabytes, wait in the front end
 TURNS = 2  # requests whose prompts run at the same time: one's next prompts follow the other's without a gap
 
-Admit = Callable[[Sequence[GenerationRequest]], GenerationStream]
+Admit = Callable[[Sequence[Request]], GenerationStream]
 
 
 class Place:
@@ -47,7 +48,7 @@ class Place:
         finally:
             self._places.turns.release()
 
-    def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
+    def admit(self, requests: Sequence[Request]) -> GenerationStream:
         """Admit the next prompts. Raises `NotReady` or `RequestTooLong`."""
         stream = self._admit(requests)
         left = max(0, self._prompts - len(requests))

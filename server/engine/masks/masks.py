@@ -112,7 +112,8 @@ class Masks:
         """Constrain a new sequence. `make` is called in a thread, which then makes the first mask. Workers may be down
         at the moment, but must have been up before."""
         held = MaskedSequence(sequence, make, len(sequence.tokens), self._row())
-        held.reports_forced = self._looks_ahead and (sequence.drafters is None or "grammar" in sequence.drafters)
+        drafters = sequence.request.drafters
+        held.reports_forced = self._looks_ahead and (drafters is None or "grammar" in drafters)
         self._held[sequence.request_id] = held
         self._set_to_work(held)
 
@@ -228,7 +229,7 @@ class Masks:
 
     def _set_to_slow_work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> None:
         work = functools.partial(self._work, held, loop, may_wait=True)
-        self._threads.submit_slow(work, held.sequence.client)
+        self._threads.submit_slow(work, held.sequence.request.client)
 
     # --- in a thread --------------------------------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class Masks:
         for token in tokens:
             matcher.accept(token)
         state = MaskState(matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))
-        if not self._budget.allows(held.sequence.client.name, time.thread_time() - worked, len(tokens)):
+        if not self._budget.allows(held.sequence.request.client.name, time.thread_time() - worked, len(tokens)):
             matcher.confine()
         if state is MaskState.DROP:
             raise ConstraintFailed(_NOTHING)

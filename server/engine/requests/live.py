@@ -10,7 +10,6 @@ from numaserve.server.engine.types import (
     EngineError,
     GenerationChunk,
     GenerationFailed,
-    GenerationRequest,
     RequestTimedOut,
 )
 from numaserve.server.engine.views.traces import TRACE_PARENT, SequenceTrace, TraceSink
@@ -36,7 +35,6 @@ class LiveRequest:
 
     def __init__(
         self,
-        request: GenerationRequest,
         sequence: Sequence,
         tokenizer: TokenizerProtocol,
         metrics: Metrics,
@@ -47,7 +45,7 @@ class LiveRequest:
         on_end: Callable[[LiveRequest], None],
         trace: TraceSink | None = None,
     ) -> None:
-        self.request = request
+        self.request = request = sequence.request
         self.sequence = sequence
         self.admitted_at = now
         self.ended = False
@@ -105,7 +103,7 @@ class LiveRequest:
             self._add_text(chunk, token)
         if update.finished and chunk.finish_reason is None:
             chunk.embedding = update.embedding
-            self._flush_text(chunk, "stop" if self.request.pool else "length")
+            self._flush_text(chunk, "length" if self.request.pooling is None else "stop")
         if chunk.finish_reason is None:
             self._stream.push(chunk)
         else:

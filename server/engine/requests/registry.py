@@ -5,6 +5,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
@@ -17,7 +18,6 @@ from numaserve.server.engine.requests.timeouts import Timeouts
 from numaserve.server.engine.types import (
     EngineError,
     GenerationFailed,
-    GenerationRequest,
     RequestTimedOut,
     RequestTooLong,
 )
@@ -25,6 +25,7 @@ from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.matcher import TokenMatcher
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.supervisor.memory import MaskBoard
@@ -90,7 +91,7 @@ class LiveRequests:
         """The number of live requests that were admitted to the queue, and not through a place."""
         return len(self._live) - len(self._placed)
 
-    def add(self, requests: Collection[GenerationRequest], now: float, *, placed: bool = False) -> Stream:
+    def add(self, requests: Collection[Request], now: float, *, placed: bool = False) -> Stream:
         """Admit all requests, to one stream; `placed` ones have a place. Raises `RequestTooLong`; then none is
         admitted."""
         live: list[LiveRequest] = []
@@ -104,30 +105,13 @@ class LiveRequests:
             raise RequestTooLong(str(error)) from error
         return stream
 
-    def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float, *, placed: bool) -> LiveRequest:
-        sampling, constrained = request.sampling, request.matcher is not None
-        if sampling.masked != constrained:  # workers must not wait for masks that no matcher makes
-            sampling = structs.replace(sampling, masked=constrained)
-        sequence = Sequence(
-            # The client's id is not used as a key: two clients may choose the same one.
-            f"{next(self._ids)}",
-            request.prompt,
-            sampling,
-            request.max_new_tokens,
-            request.prompt_logprobs,
-            request.scope,
-            request.pool,
-            request.client,
-            request.priority,
-            request.drafters,
-            request.prediction,
-            # As if the sequence had been sent back to the queue: earlier draws and tokens count as on the other server.
-            request.generated,
-            request.second_text,
-            request.vector_form,
-        )
+    def _add(self, request: Request, stream: Stream, index: int, now: float, *, placed: bool) -> LiveRequest:
+        constrained = request.matcher is not None
+        if request.sampling.masked != constrained:  # workers must not wait for masks that no matcher makes
+            request = replace(request, sampling=structs.replace(request.sampling, masked=constrained))
+        # The client's id is not used as a key: two clients may choose the same one.
+        sequence = Sequence(f"{next(self._ids)}", request)
         live = LiveRequest(
-            request,
             sequence,
             self._tokenizer,
             self._metrics,

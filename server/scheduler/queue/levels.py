@@ -37,25 +37,25 @@ class Levels:
 
     def add(self, seq: Sequence) -> None:
         """Take in a sequence that runs from now on, with its turn and its pages."""
-        held = self._held.setdefault(seq.client.name, _Held())
+        held = self._held.setdefault(seq.request.client.name, _Held())
         insort(held.running, seq, key=_turn)
         held.pages += len(seq.pages)
 
     def grown(self, seq: Sequence, pages: int) -> None:
         """Count new pages of a sequence that runs."""
-        self._held[seq.client.name].pages += pages
+        self._held[seq.request.client.name].pages += pages
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence that ran, before it loses its pages."""
-        held = self._held[seq.client.name]
+        held = self._held[seq.request.client.name]
         held.running.remove(seq)
         held.pages -= len(seq.pages)
         if not held.running:
-            del self._held[seq.client.name]
+            del self._held[seq.request.client.name]
 
     def of(self, seq: Sequence) -> float:
         """The level of a sequence, whether it runs or waits."""
-        held = self._held.get(seq.client.name)
+        held = self._held.get(seq.request.client.name)
         if held is None:
             return 0.0
         if not seq.has_begun:
@@ -81,7 +81,7 @@ class Levels:
             pages += len(seq.pages)
 
     def _level(self, seq: Sequence, slots: int, pages: int) -> float:
-        return max(slots / self._slots, pages / self._pages) / seq.client.weight
+        return max(slots / self._slots, pages / self._pages) / seq.request.client.weight
 
 
 def _turn(seq: Sequence) -> int:

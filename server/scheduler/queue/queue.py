@@ -74,10 +74,10 @@ class WaitingQueue:
 
     def enter(self, seq: Sequence) -> None:
         """Take in a sequence that is new."""
-        share = self._shares.setdefault(seq.client.name, _Share())
+        share = self._shares.setdefault(seq.request.client.name, _Share())
         for clock in (self._beginnings, self._prompts):
-            clock.enter(seq.client.name, seq.client.weight)
-        seq.place = share.arrivals + PLACES_A_PRIORITY * seq.priority
+            clock.enter(seq.request.client.name, seq.request.client.weight)
+        seq.place = share.arrivals + PLACES_A_PRIORITY * seq.request.priority
         share.arrivals += 1
         share.live += 1
         self.put_back(seq)
@@ -87,9 +87,9 @@ class WaitingQueue:
         if seq.awaits_mask or seq.awaits_prefix:
             self.aside.add(seq)
             return
-        share = self._shares[seq.client.name]
+        share = self._shares[seq.request.client.name]
         if not share.waiting:
-            share.start = self._beginnings.start(seq.client.name)
+            share.start = self._beginnings.start(seq.request.client.name)
         insort(share.waiting, seq, key=_own_order)
         self._waiting += 1
         self._line_up(share)
@@ -99,19 +99,19 @@ class WaitingQueue:
         if seq in self.aside:
             self.aside.remove(seq)
             return
-        share = self._shares[seq.client.name]
+        share = self._shares[seq.request.client.name]
         share.waiting.remove(seq)
         self._waiting -= 1
         self._line_up(share)
 
     def leave(self, seq: Sequence) -> None:
         """Forget a sequence, which does not wait any more."""
-        share = self._shares[seq.client.name]
+        share = self._shares[seq.request.client.name]
         share.live -= 1
         if not share.live:
-            del self._shares[seq.client.name]
+            del self._shares[seq.request.client.name]
             for clock in (self._beginnings, self._prompts):
-                clock.leave(seq.client.name)
+                clock.leave(seq.request.client.name)
 
     def first(self, levels: Levels) -> Sequence | None:
         """The next sequence to run; None when nobody waits."""
@@ -126,27 +126,27 @@ class WaitingQueue:
 
     def begun(self, seq: Sequence) -> None:
         """Count the turn in which a sequence, which was taken out, begins for the first time."""
-        self._beginnings.took(seq.client.name, 1)
-        share = self._shares[seq.client.name]
-        share.start = self._beginnings.start(seq.client.name)
+        self._beginnings.took(seq.request.client.name, 1)
+        share = self._shares[seq.request.client.name]
+        share.start = self._beginnings.start(seq.request.client.name)
         self._line_up(share)
 
     def next_prompt(self, prompts: list[Sequence], newcomer: Sequence | None) -> Sequence | None:
         """The sequence whose prompt has the next turn: one of `prompts`, which run, or else the `newcomer`."""
         firsts: dict[str, Sequence] = {}
         for seq in prompts:
-            firsts.setdefault(seq.client.name, seq)
+            firsts.setdefault(seq.request.client.name, seq)
         if newcomer is not None:
-            firsts.setdefault(newcomer.client.name, newcomer)
+            firsts.setdefault(newcomer.request.client.name, newcomer)
         return min(
             firsts.values(),
-            key=lambda seq: (self._prompts.start(seq.client.name), seq is not newcomer, seq.turn),
+            key=lambda seq: (self._prompts.start(seq.request.client.name), seq is not newcomer, seq.turn),
             default=None,
         )
 
     def computed(self, seq: Sequence, tokens: int) -> None:
         """Count the tokens of the turn that `next_prompt` has given to this sequence."""
-        self._prompts.took(seq.client.name, tokens)
+        self._prompts.took(seq.request.client.name, tokens)
 
     def _line_up(self, share: _Share) -> None:
         """Put the first of a client that waits into its place among those of all clients."""

@@ -29,7 +29,7 @@ class GrammarDrafter:
 
 
 def _make(seq: Decode, constraint: KnownConstraint) -> GrammarDrafter | None:
-    return GrammarDrafter(constraint) if seq.sampling.masked else None
+    return GrammarDrafter(constraint) if seq.request.sampling.masked else None
 
 
 DRAFTER = FrontEndDrafter(place=2, source=lambda: EachAlone(_make))

@@ -65,7 +65,7 @@ class PredictionDrafter:
 
 
 def _make(seq: Decode, _constraint: KnownConstraint) -> PredictionDrafter | None:
-    return PredictionDrafter(seq.prediction, seq.position.prompt_len) if seq.prediction else None
+    return PredictionDrafter(seq.request.prediction, seq.position.prompt_len) if seq.request.prediction else None
 
 
 DRAFTER = FrontEndDrafter(place=0, source=lambda: EachAlone(_make))

@@ -206,7 +206,7 @@ class _Source:
         self._corpus.begin_step()
 
     def make(self, seq: Decode, _constraint: KnownConstraint) -> SuffixDrafter:
-        return SuffixDrafter(self._corpus, seq.scope.digest)
+        return SuffixDrafter(self._corpus, seq.request.scope.digest)
 
 
 DRAFTER = FrontEndDrafter(place=1, source=_Source)

@@ -118,4 +118,4 @@ class CohereEmbedRequest(ManyInputs):
         texts = Texts(
             prompted(settings, self.given, {"input_type": self.input_type}, param), length=length, param=param
         )
-        return Asked(texts, Sampling(), model=self.model, pool=True, priority=self.priority or 0)
+        return Asked(texts, Sampling(), model=self.model, pool="whole", priority=self.priority or 0)

@@ -36,7 +36,7 @@ class OllamaEmbedRequest(ManyInputs):
         """Return the request for embeddings of texts after the model's default prompt."""
         length = Length(cut=None if self.truncate is False else "end")
         texts = Texts(prompted(settings, self.input, {}, "input"), param="input", length=length)
-        return Asked(texts, Sampling(), model=self.model, pool=True)
+        return Asked(texts, Sampling(), model=self.model, pool="whole")
 
 
 class OllamaEmbeddingsRequest(Strict):
@@ -52,4 +52,4 @@ class OllamaEmbeddingsRequest(Strict):
     def asked(self, settings: EmbeddingSettings) -> Asked:
         """Return the request for the embedding of the text after the model's default prompt."""
         texts = Texts(prompted(settings, [self.prompt], {}, "prompt"), length=Length(cut="end"))
-        return Asked(texts, Sampling(), model=self.model, pool=True)
+        return Asked(texts, Sampling(), model=self.model, pool="whole")

@@ -109,7 +109,7 @@ class EmbeddingRequest(ManyInputs):
         choices = {"prompt_name": self.prompt_name, "input_type": self.input_type, "task": self.task}
         texts = Texts(prompted(settings, self.input, choices, "input"), length=self._length(), param="input")
         form: VectorForm = "tokens" if self.return_multivector else "whole"
-        return Asked(texts, Sampling(), model=self.model, pool=True, vector_form=form, priority=self.priority or 0)
+        return Asked(texts, Sampling(), model=self.model, pool=form, priority=self.priority or 0)
 
     def _length(self) -> Length:
         tokens = self.truncate_prompt_tokens

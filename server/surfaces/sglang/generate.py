@@ -26,7 +26,7 @@ from numaserve.server.surfaces.streaming import json_response, respond
 
 PROBE_SECONDS = 20.0  # SGLang's timeout
 _PROBE = Asked(Texts([[0]]), Sampling(temperature=0.0, ignore_eos=True), max_tokens=1)
-_EMBEDDING_PROBE = Asked(Texts([[0]]), Sampling(), pool=True)
+_EMBEDDING_PROBE = Asked(Texts([[0]]), Sampling(), pool="whole")
 
 
 def generate_router(context: ApiContext) -> APIRouter:

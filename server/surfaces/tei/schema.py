@@ -33,7 +33,7 @@ class _EmbeddedInputs(ManyInputs):
     """Name of the prompt that precedes each text, one of `prompts` in the model's config_sentence_transformers.json;
     the model's default prompt unless set."""
 
-    def asked(self, settings: EmbeddingSettings, vector_form: VectorForm = "whole") -> Asked:
+    def asked(self, settings: EmbeddingSettings, form: VectorForm = "whole") -> Asked:
         """Return the request for vectors in a form. Raises `ApiError` for an empty text, and for a prompt that the
         model lacks."""
         check_not_empty(self.inputs, "inputs")
@@ -41,7 +41,7 @@ class _EmbeddedInputs(ManyInputs):
         length = Length(cut=cut if self.truncate else None)
         prompts = prompted(settings, self.inputs, {"prompt_name": self.prompt_name}, "inputs")
         texts = Texts(prompts, length=length, param="inputs")
-        return Asked(texts, Sampling(), model=self.model, pool=True, vector_form=vector_form)
+        return Asked(texts, Sampling(), model=self.model, pool=form)
 
 
 class TeiEmbedRequest(_EmbeddedInputs):

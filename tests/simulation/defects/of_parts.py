@@ -70,7 +70,7 @@ def log_probabilities_of_a_prompt_come_again(right: Callable[..., None], schedul
 @defect(WaitingQueue, "leave")
 def a_client_is_forgotten_too_early(right: Callable[..., None], queue: WaitingQueue, seq: Sequence) -> None:
     """The others of its sequences have no queue any more."""
-    queue._shares[seq.client.name].live = 1
+    queue._shares[seq.request.client.name].live = 1
     right(queue, seq)
 
 
@@ -91,6 +91,12 @@ def suspects_are_not_divided(right: Callable[..., Any], suspects: Suspects, plan
     finding = right(suspects, plans)
     suspects._held.clear()
     return finding
+
+
+@defect(Suspects, "forget")
+def suspects_that_have_ended_are_kept(_right: Callable[..., None], suspects: Suspects, seq: Sequence) -> None:
+    """Their requests stay in memory until the next death."""
+    suspects._answered.pop(seq, None)
 
 
 @defect(Scheduler, "apply", first_seed=20)

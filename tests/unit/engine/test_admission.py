@@ -3,13 +3,14 @@
 import pytest
 from numaserve.server.engine.admission.admission import Admission
 from numaserve.server.engine.admission.backlog import Backlog
-from numaserve.server.engine.types import GenerationRequest, QueueFull
+from numaserve.server.engine.types import QueueFull
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 
 RUNNING, QUEUED, RESERVE = 2, 16, 2
 FLOOD = Client("flood")
@@ -25,10 +26,10 @@ class Doorway:
         self.inside = 0
 
     def come(self, client: Client, sequences: int = 1) -> None:
-        requests = [GenerationRequest("", [1], SamplingParams(), 8, client=client)] * sequences
+        requests = [Request("", [1], SamplingParams(), 8, client=client)] * sequences
         self.room.check(requests, self.inside, 0.0)
         for request in requests:
-            self.scheduler.add(Sequence(str(self.inside), [1], request.sampling, 8, client=client))
+            self.scheduler.add(sequence(str(self.inside), [1], request.sampling, 8, client=client))
             self.inside += 1
 
     def is_full_for(self, client: Client, sequences: int = 1) -> bool:

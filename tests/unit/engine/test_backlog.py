@@ -8,6 +8,7 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import OperationTerms, SamplingParams
 
+from tests.support import sequences
 from tests.support.plan_limits import plan_limits
 
 STEP_S, TOKEN_S = 0.01, 0.001  # of a step, and of each token in it
@@ -25,7 +26,7 @@ def settled(**limits: Any) -> Scheduler:
 
 
 def sequence(name: str, prompt: int, output: int) -> Sequence:
-    return Sequence(name, [1] * prompt, SamplingParams(), output)
+    return sequences.sequence(name, [1] * prompt, SamplingParams(), output)
 
 
 def answered(name: str, prompt: int, most: int, output: int) -> Sequence:

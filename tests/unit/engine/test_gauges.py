@@ -3,11 +3,11 @@
 from numaserve.server.engine.views.gauges import Gauges
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepResult
 from numaserve.workers.interface.windows import Window, WindowTable
 
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -16,7 +16,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def serve(scheduler: Scheduler, prompt: list[int]) -> None:
     """Compute a prompt to its end."""
-    scheduler.add(Sequence("request", prompt, SamplingParams(), 1))
+    scheduler.add(sequence("request", prompt, SamplingParams(), 1))
     plan = scheduler.schedule()
     assert plan is not None
     scheduler.apply(StepResult(plan.step_id, 0, [SeqResult(7)], 0, 0, 0))
@@ -42,7 +42,7 @@ def test_window_pages_and_anchors_are_counted() -> None:
     config = plan_limits(64, 1024, 1, 64, window_tables=(WindowTable(window, pages),))
     scheduler, metrics = Scheduler(config), Metrics("m")
     gauges = Gauges(metrics, scheduler)
-    scheduler.add(Sequence("request", list(range(64)), SamplingParams(), 2))
+    scheduler.add(sequence("request", list(range(64)), SamplingParams(), 2))
     assert scheduler.schedule() is not None
     gauges.set()
     assert [value(metrics, "numaserve_window_pages", state=state) for state in ("free", "cached", "active")] == [

@@ -6,11 +6,13 @@ from typing import Any, cast
 import pytest
 from numaserve.server.engine.requests.live import LiveRequest
 from numaserve.server.engine.requests.stream import Stream
-from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import GenerationChunk, GenerationFailed
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.sequences import sequence
 
 EOS = 256
 
@@ -33,13 +35,11 @@ def _no_matcher() -> Any:
 
 class Run:
     def __init__(self, **fields: Any) -> None:
-        request = GenerationRequest("id", [1], SamplingParams(), 1000, **fields)
         self.metrics = Metrics("m")
         self.ends = 0
-        self.sequence = Sequence("0", [1], SamplingParams(), 1000)
+        self.sequence = sequence("id", [1], SamplingParams(), 1000, **fields)
         self.stream = Stream(1, on_close=lambda: self.live.abort(9.0))
         self.live = LiveRequest(
-            request,
             self.sequence,
             cast(TokenizerProtocol, Bytes()),
             self.metrics,

@@ -1,16 +1,20 @@
 """Sequences that are admitted together: one stream, one end."""
 
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import pytest
 from numaserve.server.engine.requests.registry import LiveRequests
 from numaserve.server.engine.requests.stream import Stream
-from numaserve.server.engine.types import GenerationFailed, GenerationRequest, RequestTooLong
+from numaserve.server.engine.types import GenerationFailed, RequestTooLong
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.matcher import TokenMatcher
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SequenceUpdate
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.interface.protocol import SamplingParams
 
@@ -24,6 +28,16 @@ class Letters:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])
+
+
+class NoMatcherWork:
+    """Matchers make no masks, and there is no thread for them."""
+
+    def submit(self, work: Callable[[], None]) -> None: ...
+
+    def submit_slow(self, work: Callable[[], None], client: Client) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Run:
@@ -40,6 +54,7 @@ class Run:
             on_end=self._on_end,
             on_mask=lambda: None,
             mask_patience_s=60.0,
+            matcher_work=NoMatcherWork(),
         )
 
     def _on_end(self) -> None:
@@ -54,8 +69,8 @@ class Run:
         return self.metrics.registry.get_sample_value("numaserve_request_outcomes_total", labels)
 
 
-def request(prompt_tokens: int = 3) -> GenerationRequest:
-    return GenerationRequest("id", [1] * prompt_tokens, SamplingParams(), 8)
+def request(prompt_tokens: int = 3) -> Request:
+    return Request("id", [1] * prompt_tokens, SamplingParams(), 8)
 
 
 async def test_chunks_of_several_sequences_come_in_one_stream_as_they_are_made() -> None:
@@ -126,6 +141,27 @@ async def test_sequences_that_have_ended_are_gone_without_a_collection_of_garbag
     ended = weakref.ref(stream)
     del stream
     assert ended() is None
+
+
+@pytest.mark.parametrize("masked", [False, True])
+async def test_a_new_field_of_a_request_reaches_the_sequence(masked: bool) -> None:
+    @dataclass(frozen=True)
+    class Extended(Request):
+        adapter: str = ""
+
+    def matcher() -> TokenMatcher:
+        raise AssertionError
+
+    run = Run()
+    asked = Extended("id", [1, 2], SamplingParams(), 8, matcher=matcher if masked else None, adapter="x")
+    stream = run.live.add([asked], now=0.0)
+    (sequence,) = run.scheduler.waiting
+    assert sequence.request == replace(asked, sampling=SamplingParams(masked=masked))
+    await stream.aclose()
+
+
+def test_a_sequence_restates_no_field_of_its_request() -> None:
+    assert {each.name for each in fields(Sequence)} & {each.name for each in fields(Request)} == {"request_id"}
 
 
 async def test_what_was_generated_elsewhere_comes_first_and_does_not_count_as_generated_here() -> None:

@@ -10,12 +10,13 @@ from numaserve.server.engine.masks.masks import Masks
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.matcher import ConstraintFailed, MaskState
-from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.reports import TokensForced, Unchecked
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.scripted_matchers import ScriptedMatcher
+from tests.support.sequences import sequence
 
 NBYTES = 8
 PROMPT = [1, 2, 3]
@@ -70,7 +71,7 @@ class Run:
         **options: Any,
     ) -> None:
         self.board, self.later, self.failures = Board(), Later(), list[str]()
-        self.seq = Sequence("a", PROMPT, SamplingParams(masked=True), 20, drafters=drafters)
+        self.seq = sequence("a", PROMPT, SamplingParams(masked=True), 20, drafters=drafters)
         self.masks = Masks(
             lambda: self.board,
             Metrics("m"),

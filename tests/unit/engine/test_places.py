@@ -8,8 +8,9 @@ from numaserve.server.engine.admission.backlog import Backlog, Work
 from numaserve.server.engine.admission.places import MAX_PLACES, TURNS, Place, Places
 from numaserve.server.engine.admission.reserve import reserve_of
 from numaserve.server.engine.requests.stream import Stream
-from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTimedOut
+from numaserve.server.engine.types import QueueFull, RequestTimedOut
 from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.workers.interface.protocol import SamplingParams
 
@@ -36,13 +37,13 @@ class Room:
             return True
         return False
 
-    def _admit(self, requests: Sequence[GenerationRequest]) -> Stream:
+    def _admit(self, requests: Sequence[Request]) -> Stream:
         self.admitted += len(requests)
         return Stream(len(requests), on_close=lambda: None)
 
 
-def prompts(count: int) -> list[GenerationRequest]:
-    return [GenerationRequest("", [1], SamplingParams(), 0)] * count
+def prompts(count: int) -> list[Request]:
+    return [Request("", [1], SamplingParams(), 0)] * count
 
 
 def test_places_have_an_end_and_a_reserve_for_clients_without_one() -> None:

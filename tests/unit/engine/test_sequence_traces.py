@@ -5,11 +5,13 @@ from typing import Any
 
 from numaserve.server.engine.requests.live import LiveRequest
 from numaserve.server.engine.requests.stream import Stream
-from numaserve.server.engine.types import GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import GenerationFailed
 from numaserve.server.engine.views.traces import TRACE_PARENT, SequenceTrace
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.sequences import sequence
 
 
 class Bytes:
@@ -22,10 +24,9 @@ class Bytes:
 class Run:
     def __init__(self) -> None:
         self.told: list[SequenceTrace] = []
-        self.sequence = Sequence("0", [1, 2], SamplingParams(), 2)
+        self.sequence = sequence("id", [1, 2], SamplingParams(), 2)
         tokenizer: Any = Bytes()
         self.live = LiveRequest(
-            GenerationRequest("id", [1, 2], SamplingParams(), 2),
             self.sequence,
             tokenizer,
             Metrics("m"),

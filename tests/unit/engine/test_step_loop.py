@@ -9,10 +9,10 @@ from numaserve.server.engine.steps.deadlines import LEAST_S, TIMES_PREDICTED, St
 from numaserve.server.engine.steps.loop import StepHooks, StepLoop
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import OperationTerms, SamplingParams, SeqResult, StepPlan, StepResult
 
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 
 
 def test_a_step_has_twenty_times_what_it_should_take_within_bounds() -> None:
@@ -61,7 +61,7 @@ def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_
         scheduler = _scheduler()
         scheduler.costs.describe([[OperationTerms("linear", row_flops=1e9)]])
         loop = _loop(scheduler, sent)
-        scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
+        scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
         loop.start()
         for _ in range(40):
             await asyncio.sleep(0)
@@ -86,7 +86,7 @@ def test_workers_that_only_beat_are_idle() -> None:
             await asyncio.sleep(0)
         assert loop.idle
         loop.on_answer(StepResult(sent[0].step_id, 0, [], 1, 0, worker_ns=1))
-        scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
+        scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
         loop.wake()
         while len(sent) < 2:
             await asyncio.sleep(0)
@@ -109,7 +109,7 @@ def test_the_scheduler_is_told_for_how_long_workers_rest_for_want_of_a_plan(
         scheduler = _scheduler()
         monkeypatch.setattr(scheduler, "paused", pauses.append)
         loop = _loop(scheduler, sent, depth=depth, clock=lambda: now)
-        scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
+        scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
         loop.start()
         await asyncio.sleep(0)
         for step in range(4):

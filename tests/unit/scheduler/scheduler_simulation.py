@@ -30,6 +30,7 @@ from numaserve.workers.interface.protocol import (
 from numaserve.workers.process.continuations import Continuations
 
 from tests.support.drafters import Each, NoDrafters
+from tests.support.sequences import sequence
 from tests.support.simulated_states import SimulatedStates
 from tests.support.simulated_windows import SimulatedWindows
 
@@ -80,13 +81,13 @@ class Request:
 
     def sequence(self) -> Sequence:
         sampling = SamplingParams(seed=self.seed, repetition_penalty=1.5 if self.penalties else 1.0)
-        return Sequence(
+        return sequence(
             str(self.seed),
             self.prompt,
             sampling,
             self.max_new_tokens,
-            self.prompt_logprobs,
-            scope=self.scope,
+            prompt_logprobs=self.prompt_logprobs,
+            cache_salt=self.salt,
             client=self.client,
             priority=self.priority,
             drafters=self.drafters,
@@ -331,7 +332,7 @@ class Service:
     def check_nothing_is_left_of(self, seq: Sequence) -> None:
         """No state that NaN may have reached outlives the sequence that has found it."""
         kv, size = self.scheduler.kv, self.config.page_size
-        found = kv.tree.match_prefix(seq.scope, seq.keys, len(seq.keys) // size)
+        found = kv.tree.match_prefix(seq.request.scope, seq.keys, len(seq.keys) // size)
         reachable = found if kv.anchors is None else kv.anchors.deepest(found)
         assert NAN_TOKEN not in seq.tokens[: reachable.depth * size]
 
@@ -346,8 +347,8 @@ class Service:
             self.workers.write_garbage(plan)
         failed, *later = plans
         self.sent = deque(StepResult(plan.step_id, 0, [], 0, 0, 0) for plan in later)
-        for sequence in self.scheduler.fail_step(failed.step_id):
-            self.requests[int(sequence.request_id)].ends.append("error")
+        for ended in self.scheduler.fail_step(failed.step_id):
+            self.requests[int(ended.request_id)].ends.append("error")
 
     def restart_workers(self) -> None:
         self.sent.clear()

@@ -52,4 +52,4 @@ def plans_until_begun(server: Service, request: Request) -> int:
 
 
 def running(server: Service) -> Counter[str]:
-    return Counter(seq.client.name for seq in server.scheduler.running)
+    return Counter(seq.request.client.name for seq in server.scheduler.running)

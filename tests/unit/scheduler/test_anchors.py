@@ -2,13 +2,13 @@
 
 import pytest
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams
 from scheduler_simulation import NAN_TOKEN, Service
 from served_alone import is_right, own, serve
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 
 PAGE = 4
 SHARED = list(range(10, 26))  # four pages
@@ -157,7 +157,7 @@ def test_states_that_gave_no_numbers_do_not_outlive_the_sequence() -> None:
 
 def test_a_snapshot_is_found_from_the_next_plan_on() -> None:
     cache = KVCache(plan_limits(64, 100, page_size=PAGE, num_snapshots=4))
-    first, storing, finding = (Sequence(str(n), SHARED + own(n), SamplingParams(), 1) for n in (1, 2, 3))
+    first, storing, finding = (sequence(str(n), SHARED + own(n), SamplingParams(), 1) for n in (1, 2, 3))
     for seq in (first, storing):
         cache.begin_step([])
         assert cache.admit(seq, 0)

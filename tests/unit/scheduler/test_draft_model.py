@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from msgspec import UNSET
 from numaserve.server.scheduler.policy import StepBudget
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
@@ -17,6 +17,7 @@ from scheduler_simulation import Service
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 from tests.support.speculating import Rated
 
 
@@ -129,7 +130,7 @@ def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
     for draft_costs in (None, Rated()):
         work = (costs := Rated()).begin()
         budget = StepBudget(config(target_itl_s=2.3, max_step_tokens=64), costs, work, draft_costs)
-        decode, prompt = (Sequence(name, [1] * length, SamplingParams(), 5) for name, length in (("a", 1), ("b", 50)))
+        decode, prompt = (sequence(name, [1] * length, SamplingParams(), 5) for name, length in (("a", 1), ("b", 50)))
         for seq in (decode, prompt):
             seq.position.max_tokens = 60
             chunk = budget.take(seq)

@@ -81,7 +81,7 @@ def test_who_asks_for_long_sequences_holds_no_more_of_the_pages() -> None:
     for _ in range(300):
         step(server)
         for seq in server.scheduler.running:
-            held[seq.client.name] += len(seq.pages)
+            held[seq.request.client.name] += len(seq.pages)
     assert 0.6 < held["long"] / held["short"] < 1.6
     server.drain(20_000)
 
@@ -95,7 +95,9 @@ def test_the_last_of_who_holds_most_makes_room_for_what_grows() -> None:
     while not single.ends:
         before = list(server.scheduler.running)
         step(server)
-        lost.update(seq.client.name for seq in before if seq not in server.scheduler.running and not ended(seq, server))
+        lost.update(
+            seq.request.client.name for seq in before if seq not in server.scheduler.running and not ended(seq, server)
+        )
     assert lost[SMALL.name] == 0 < lost[FLOOD.name]
     server.drain()
     assert all(request.ends == ["length"] for request in many)

@@ -8,6 +8,7 @@ from numaserve.workers.interface.protocol import SamplingParams, SeqResult, Step
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 
 MASKED = SamplingParams(masked=True)
 STAND_IN = 99
@@ -35,7 +36,7 @@ def late(stand_in: int = STAND_IN) -> SeqResult:
 
 
 def begun(subject: Scheduler, *prompts: int) -> list[Sequence]:
-    sequences = [Sequence(f"{index}", range(1, 1 + length), MASKED, 20) for index, length in enumerate(prompts)]
+    sequences = [sequence(f"{index}", range(1, 1 + length), MASKED, 20) for index, length in enumerate(prompts)]
     for seq in sequences:
         subject.add(seq)
     return sequences
@@ -77,7 +78,7 @@ def test_whatever_the_plan_behind_it_answers_is_ignored(result: SeqResult) -> No
 
 def test_rows_of_prompt_logprobs_that_came_with_it_are_not_lost() -> None:
     subject = scheduler()
-    slow = Sequence("0", [1, 2, 3], MASKED, 4, prompt_logprobs=True)
+    slow = sequence("0", [1, 2, 3], MASKED, 4, prompt_logprobs=True)
     subject.add(slow)
     plan = planned(subject)
     rows = [TokenLogprobs(2, -1.0), TokenLogprobs(3, -2.0)]
@@ -91,7 +92,7 @@ def test_rows_of_prompt_logprobs_that_came_with_it_are_not_lost() -> None:
 
 def test_it_is_planned_for_a_while_only_when_its_mask_is_there() -> None:
     subject = scheduler(num_pages=40, context_length=200)
-    slow = Sequence("0", [1, 2], MASKED, 150)
+    slow = sequence("0", [1, 2], MASKED, 150)
     subject.add(slow)
     answer(subject, planned(subject), late())
     for token in range(CAREFUL_TOKENS):

@@ -2,12 +2,13 @@
 
 import pytest
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence, SequenceState
+from numaserve.server.scheduler.sequence import SequenceState
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 
 MASKED = SamplingParams(masked=True)
 
@@ -30,7 +31,7 @@ def answer(scheduler: Scheduler, plan: StepPlan, **fields: bool) -> None:
 
 def test_only_rows_that_sample_a_masked_sequence_are_named() -> None:
     subject = scheduler(max_step_tokens=6)
-    free, masked = Sequence("free", [1, 2], SamplingParams(), 4), Sequence("masked", range(9), MASKED, 4)
+    free, masked = sequence("free", [1, 2], SamplingParams(), 4), sequence("masked", range(9), MASKED, 4)
     subject.add(free)
     subject.add(masked)
     first = planned(subject)
@@ -46,7 +47,7 @@ def test_only_rows_that_sample_a_masked_sequence_are_named() -> None:
 
 def test_no_plan_has_no_masked_rows() -> None:
     subject = scheduler()
-    subject.add(Sequence("masked", [1], MASKED, 1))
+    subject.add(sequence("masked", [1], MASKED, 1))
     answer(subject, planned(subject))
     assert subject.schedule() is None
     assert subject.masked == []
@@ -55,7 +56,7 @@ def test_no_plan_has_no_masked_rows() -> None:
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_dropped_sequence_has_ended_with_nothing_and_its_pages_are_free(ahead: bool) -> None:
     subject = scheduler()
-    dropped, other = Sequence("dropped", [1, 2, 3], MASKED, 9), Sequence("other", [4, 5], MASKED, 9)
+    dropped, other = sequence("dropped", [1, 2, 3], MASKED, 9), sequence("other", [4, 5], MASKED, 9)
     subject.add(dropped)
     subject.add(other)
     first = planned(subject)

@@ -2,12 +2,14 @@
 
 import pytest
 from numaserve.server.scheduler.errors import ResultMismatch
+from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 
 EMBEDDING = b"\0\0\x80?"
 
@@ -18,7 +20,7 @@ def scheduler(**limits: int) -> Scheduler:
 
 
 def pooled(name: str, tokens: int) -> Sequence:
-    return Sequence(name, range(tokens), SamplingParams(), 0, pool=True)
+    return sequence(name, range(tokens), SamplingParams(), 0, pooling=Pooling())
 
 
 def planned(scheduler: Scheduler) -> StepPlan:

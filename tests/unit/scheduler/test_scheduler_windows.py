@@ -10,6 +10,7 @@ from served_alone import is_right, own, serve
 
 from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 
 PAGE = 4
 WINDOW = Window(6)
@@ -114,10 +115,10 @@ def test_the_least_recently_used_anchor_gives_its_pages() -> None:
 def test_an_anchor_that_frees_no_page_is_passed_over() -> None:
     cache = KVCache(config())
     assert cache.anchors is not None and cache.windows is not None
-    seq = Sequence("1", own(1, 30), SamplingParams(), 1)
+    seq = sequence("1", own(1, 30), SamplingParams(), 1)
     _compute(cache, seq)
     assert len(cache.anchors) == 1  # shares all its pages with the sequence, which runs
-    other = Sequence("2", own(2, 30), SamplingParams(), 1)
+    other = sequence("2", own(2, 30), SamplingParams(), 1)
     _compute(cache, other)
     cache.release(other)
     before = set(cache.anchors._of)

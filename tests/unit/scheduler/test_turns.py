@@ -104,7 +104,7 @@ def test_sequences_begin_by_weight_where_there_are_fewer_slots_than_clients() ->
     order: list[str] = []
     while len(order) < 32:
         step(server)
-        order += [seq.client.name for seq in server.scheduler.newly_admitted]
+        order += [seq.request.client.name for seq in server.scheduler.newly_admitted]
     assert Counter(order) == {"one": 8, "three": 24}
     server.drain()
 
@@ -119,6 +119,6 @@ def test_who_has_computed_a_long_prompt_is_not_overtaken_by_all_the_short_ones_t
             server.add([2], 2, salt=str(count), client=Client(f"newcomer {count}"))
             count += 1
         step(server)
-        begun += [seq.client.name for seq in server.scheduler.newly_admitted]
+        begun += [seq.request.client.name for seq in server.scheduler.newly_admitted]
     assert len(begun) < 16
     server.drain()

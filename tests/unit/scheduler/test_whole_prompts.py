@@ -6,12 +6,13 @@ from itertools import count
 import pytest
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.errors import SequenceTooLong
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.windows import Window, WindowTable
 from whole_prompt_service import WholePrompts, config
 
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 
 
 def test_prompts_are_packed_into_steps_in_order_of_arrival() -> None:
@@ -149,7 +150,7 @@ def test_a_prompt_may_fill_the_context_and_not_exceed_it() -> None:
 def test_sequences_that_need_logits_are_refused(options: dict[str, int]) -> None:
     subject = WholePrompts(config())
     with pytest.raises(ValueError, match="samples tokens"):
-        subject.scheduler.add(Sequence("a", range(3), SamplingParams(), **options))  # type: ignore[arg-type]
+        subject.scheduler.add(sequence("a", range(3), SamplingParams(), **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

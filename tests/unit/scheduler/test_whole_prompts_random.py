@@ -49,7 +49,9 @@ def test_prompts_of_one_client_are_planned_once_whole_and_by_priority_and_arriva
             )
             for _ in range(draw.choice([0, 0, 1, 2])):
                 waiting = [seq for seq in subject.live() if seq.state is SequenceState.WAITING]
-                ordered = [seq.request_id for seq in sorted(waiting, key=lambda seq: (seq.priority, seq.arrival))]
+                ordered = [
+                    seq.request_id for seq in sorted(waiting, key=lambda seq: (seq.request.priority, seq.arrival))
+                ]
                 check_first(subject, ordered, subject.schedule())
                 if subject.sent and draw.random() < 0.6:
                     subject.receive()

@@ -3,12 +3,14 @@
 from collections import Counter, deque
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SeqResult, StepPlan, StepResult
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import sequence
 
 EMBEDDING = b"\0\0\x80?"
 PAGE = 4
@@ -36,7 +38,7 @@ class WholePrompts:
         self.embedded: list[str] = []
 
     def add(self, name: str, tokens: int, client: Client = EVERYBODY, priority: int = 0) -> Sequence:
-        seq = Sequence(name, range(tokens), SamplingParams(), 0, pool=True, client=client, priority=priority)
+        seq = sequence(name, range(tokens), SamplingParams(), 0, pooling=Pooling(), client=client, priority=priority)
         self.scheduler.add(seq)
         self.sequences[name] = seq
         return seq

@@ -3,10 +3,12 @@
 import pytest
 from numaserve.server.config.option_types import drafters_meant
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.scheduler.client import Client
 from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.server_drafters import DRAFTERS, ServerDrafters
 from numaserve.workers.interface.protocol import SamplingParams
+
+from tests.support.sequences import sequence
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ def test_names_mean_drafters(names: list[str], meant: tuple[str, ...]) -> None:
 
 
 def test_only_a_constrained_sequence_has_one_that_looks_at_its_constraint() -> None:
-    seq = Sequence("a", [1], SamplingParams(masked=True), 5)
+    seq = sequence("a", [1], SamplingParams(masked=True), 5)
     assert [each.name for each in ServerDrafters(DRAFTERS).make(seq, KnownConstraint())] == ["suffix", "grammar"]
 
 
@@ -41,12 +43,12 @@ def test_only_a_constrained_sequence_has_one_that_looks_at_its_constraint() -> N
 def test_a_sequence_has_those_that_it_allows(
     allowed: frozenset[str] | None, prediction: tuple[int, ...], made: list[str]
 ) -> None:
-    seq = Sequence("a", [1], SamplingParams(), 5, drafters=allowed, prediction=prediction)
+    seq = sequence("a", [1], SamplingParams(), 5, drafters=allowed, prediction=prediction)
     assert [each.name for each in ServerDrafters(DRAFTERS).make(seq, KnownConstraint())] == made
 
 
 def test_a_server_has_no_other_drafters_than_its_own() -> None:
-    seq = Sequence("a", [1], SamplingParams(), 5, drafters=frozenset(DRAFTERS), prediction=(5,))
+    seq = sequence("a", [1], SamplingParams(), 5, drafters=frozenset(DRAFTERS), prediction=(5,))
     assert [each.name for each in ServerDrafters(("prediction",)).make(seq, KnownConstraint())] == ["prediction"]
 
 
@@ -55,7 +57,7 @@ def test_a_sequence_drafts_from_texts_of_its_own_scope_alone() -> None:
     drafters.begin_step()
 
     def drafted(tokens: list[int], scope: CacheScope) -> list[int]:
-        seq = Sequence("a", tokens, SamplingParams(), 5, scope=scope)
+        seq = sequence("a", tokens, SamplingParams(), 5, client=Client(cache_group=scope.group))
         [drafter] = drafters.make(seq, KnownConstraint())
         return drafter.draft(seq.tokens, 2)
 

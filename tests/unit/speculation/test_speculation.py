@@ -7,7 +7,6 @@ import pytest
 from msgspec import UNSET
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import Terms
-from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
@@ -28,6 +27,7 @@ from numaserve.workers.interface.protocol import (
 
 from tests.support.drafters import Each, Played
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import sequence
 from tests.support.speculating import choose, sampled, took, waits
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -60,7 +60,7 @@ def scheduler(*drafts: int, operations: list[OperationTerms] | None = None, **li
 
 
 def added(subject: Scheduler, name: str = "a", tokens: int = 20, sampling: SamplingParams = GREEDY) -> Sequence:
-    seq = Sequence(name, [1, 2, 3], sampling, tokens)
+    seq = sequence(name, [1, 2, 3], sampling, tokens)
     subject.add(seq)
     return seq
 
@@ -490,13 +490,13 @@ def test_a_draft_token_behind_the_last_token_of_a_prompt_has_the_price_of_the_wh
         subject.apply(StepResult(record.step_id, 0, seqs, 0, 0, round(seconds * 1e9)))
 
     for number in range(others):
-        subject.add(Sequence(str(number), [1, 2, 3], GREEDY, 250))
+        subject.add(sequence(str(number), [1, 2, 3], GREEDY, 250))
     for _ in range(30):
         if subject.schedule() is None:
             answer()
     while subject.in_flight:
         answer()
-    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, scope=CacheScope(salt="drafts"))
+    prompt = sequence("prompt", range(64 - others + 1), GREEDY, 250, cache_salt="drafts")
     subject.add(prompt)
     planned(subject)
     plan = planned(subject)  # ahead of the answer: nobody's next token is known but the prompt's last

@@ -14,6 +14,7 @@ from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams
 
 from tests.support.drafters import Each, Played
+from tests.support.sequences import sequence
 from tests.support.speculating import Rated, choose, sampled, took
 
 
@@ -29,7 +30,7 @@ def drafting(draft_seconds: float, *drafts: int) -> tuple[Speculation, Sequence]
     drafters = Each(lambda _salt: Played(lambda _tokens, most: list(drafts)[:most]))
     subject = Speculation(drafters, Rated(), worker_drafts(Rated(draft_seconds)), vocab_size=100)
     subject.observe(WorkersIdled(0.0, 1))
-    seq = Sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
+    seq = sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
     seq.position.max_tokens = 53
     seq.position.computed = 2
     return subject, seq
@@ -46,7 +47,7 @@ def test_draft_tokens_that_are_there_are_taken_where_those_of_the_draft_model_co
 
 def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> None:
     drafts = worker_drafts(CostModel())
-    unlucky, new = (Sequence(name, [1], SamplingParams(), 5) for name in "ab")
+    unlucky, new = (sequence(name, [1], SamplingParams(), 5) for name in "ab")
     for _ in range(40):
         drafts.answered(unlucky, 0, 1)
         drafts.step_ended()
@@ -61,7 +62,7 @@ def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> 
 def test_an_assistant_reads_nothing_but_where_it_drafts(name: str, reads: bool) -> None:
     drafts = WorkerDrafts(WORKER_DRAFTERS[name], CostModel(), page_size=4, shares_pages=True)
     reading = drafts.reading(4)
-    prompt, output = (Sequence(each, [1, 2, 3, 4, 5], SamplingParams(), 5) for each in "ab")
+    prompt, output = (sequence(each, [1, 2, 3, 4, 5], SamplingParams(), 5) for each in "ab")
     assert reading.add(0, prompt, 5, 0) == 5
     output.position.computed = output.position.drafter_read = 4
     assert reading.add(1, output, 5, 2) == 5
@@ -93,14 +94,14 @@ def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_drafted_b
 
 def test_those_that_nothing_is_to_be_drafted_behind_use_up_no_trial() -> None:
     subject, seq = drafting(1e3)
-    other = Sequence("b", [1, 2, 3], SamplingParams(masked=True), 50)
+    other = sequence("b", [1, 2, 3], SamplingParams(masked=True), 50)
     assert when_tried(subject, other, 2000) == []
     assert when_tried(subject, seq, 100) == [0, 64]
 
 
 def test_of_many_sequences_those_are_tried_of_which_most_was_read() -> None:
     subject, _ = drafting(1e3)
-    seqs = [Sequence(str(index), [1] * 20, SamplingParams(), 50) for index in range(8)]
+    seqs = [sequence(str(index), [1] * 20, SamplingParams(), 50) for index in range(8)]
     for seq in seqs:
         seq.position.max_tokens, seq.position.computed, seq.position.drafter_read = 70, 19, int(seq.request_id)
     for _ in range(31):
@@ -126,7 +127,7 @@ def test_draft_tokens_that_are_always_right_are_made_though_the_first_pass_took_
 
 def test_where_rows_are_few_those_have_them_whose_draft_tokens_are_right_more_often() -> None:
     subject, _ = drafting(0.01)
-    seqs = [Sequence(str(index), [1, 2, 3], SamplingParams(temperature=0.0), 50) for index in range(4)]
+    seqs = [sequence(str(index), [1, 2, 3], SamplingParams(temperature=0.0), 50) for index in range(4)]
     for seq in seqs:
         seq.position.max_tokens, seq.position.computed = 53, 2
     for seq in seqs[2:]:

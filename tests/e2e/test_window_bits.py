@@ -9,6 +9,7 @@ from numaserve.workers.interface.protocol import StepPlan
 from numaserve.workers.interface.windows import BLOCK_PAGES, Window, WindowTable
 from numaserve.workers.models.load import load_model_config
 
+from tests.support.plan_limits import with_limits
 from tests.support.played_drafts import played
 from tests.support.same_bits import (
     BATCH,
@@ -63,7 +64,7 @@ def test_a_window_table_changes_no_bit(name: str, tp: int, tmp_path: Path) -> No
         config = scheduler_config(window_tables=(table,))
         assert one_by_one(Traffic(group, config), requests) == alone
         for ahead, changes in ways_to_serve(group):
-            traffic = Traffic(group, replace(config, **changes), ahead=ahead)
+            traffic = Traffic(group, with_limits(config, **changes), ahead=ahead)
             assert_serves(traffic, requests, alone)
             assert given_back(traffic.plans) >= BLOCK_PAGES
             assert (traffic.scheduler.stats().retractions > 0) == (changes.get("num_pages") == FEW_PAGES)

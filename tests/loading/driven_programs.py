@@ -8,10 +8,11 @@ import numpy as np
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit
 from numaserve.workers.program.given import GivenMatrix
-from numaserve.workers.program.native import make_program
+from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.reference.numbers import Numbers
+from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member
 from numaserve.workers.program.slots import slot_settings
@@ -133,3 +134,14 @@ def reference_group(builders: Sequence[ProgramBuilder], numbers: Numbers) -> lis
     programs = [reference(b, b.fused(), numbers, Member(group, rank)) for rank, b in enumerate(builders)]
     with ThreadPoolExecutor(len(builders)) as threads:
         return list(threads.map(answers, programs))
+
+
+def both(b: ProgramBuilder, team: Team) -> list[tuple[AnyProgram, OutsideRows]]:
+    """The native program of one rank and the reference, with the rows of each from outside and for it."""
+    native, other = make_program(b.setup, b.fused(), team), reference(b, b.fused(), DECLARED)
+    return [(native, native_rows(native, b.fused())), (other, other.outside)]
+
+
+def widened(bits: np.ndarray) -> np.ndarray:
+    """The bits of bf16 as fp32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -15,7 +15,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, SamplingParams, SlotInit
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.parameters import MatrixParameter
-from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
@@ -95,8 +95,9 @@ def found_by(program: object, outside: OutsideRows, made: Floats) -> Floats:
     program.init_slot(0, slot_settings(SlotInit(SamplingParams())))  # type: ignore[attr-defined]
     program.append_pages(0, [2, 0, 1])  # type: ignore[attr-defined]
     count = len(TOKENS)
-    outside.given[0] = 0.0
-    outside.given[1:count] = made[:-1]
+    given = outside.given(HIDDEN_STATES)
+    given[0] = 0.0
+    given[1:count] = made[:-1]
     tokens = np.array([checkpoints.VOCAB, *TOKENS[1:]], np.int32)
     plan = np.array([[0, 0, count, 0, 0, count - 1]], np.int32)
     rows, *_ = program.step(plan, tokens, TOKENS[1:].astype(np.int32))  # type: ignore[attr-defined]

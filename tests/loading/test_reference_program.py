@@ -380,7 +380,7 @@ def test_whole_sequences_of_an_encoder_are_pooled(part: Part, team: Team) -> Non
 def columns(program: AnyProgram, b: ProgramBuilder, count: int) -> np.ndarray:
     """The columns of the first `count` tokens of the last step, fp32."""
     rows = program.outside if isinstance(program, ReferenceProgram) else native_rows(program, b.fused())
-    return rows.kept[:count].copy()
+    return rows.kept("columns")[:count].copy()
 
 
 def test_columns_of_tokens_are_computed_in_steps_that_ask_for_them(part: Part, team: Team) -> None:

@@ -227,7 +227,7 @@ def tokens(part: Part = ALONE) -> ProgramBuilder:
     residual = b.embed(**part.embedding())
     b.normalize(residual, w.vector(), w.vector(), EPS)
     vectors = b.pool(residual, "mean")
-    b.keep(b.linear(b.token_rows(residual), w.matrix(41, HIDDEN, whole=True), w.vector(41)))
+    b.keep("columns", b.linear(b.token_rows(residual), w.matrix(41, HIDDEN, whole=True), w.vector(41)))
     b.answer(vectors)
     return b
 
@@ -432,7 +432,7 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 32)),), extra_tokens=1))
-    token, hidden = b.embed(**part.embedding()), b.given(HIDDEN)
+    token, hidden = b.embed(**part.embedding()), b.given("hidden", HIDDEN)
     beside = b.norms_beside([(token, w.vector(), EPS), (hidden, w.vector(), EPS)])
     first, end = part.bounds(2 * HIDDEN)[part.rank :][:2]
     mine = b.columns(beside, range(first, end))
@@ -444,7 +444,7 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     )
     x = b.rms_norm(residual, w.vector(), EPS)
     b.sample(b.lm_head(x, w.matrix(VOCAB // part.world, HIDDEN, format)))
-    b.keep(x)
+    b.keep("hidden", x)
     return b
 
 

@@ -15,6 +15,7 @@ from numaserve.workers.layers.caches import NumberedCaches, Paged, read_by
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.parameters import MatrixParameter, Parameter, Source, Split, whole
+from numaserve.workers.layers.predictor import HIDDEN_STATES
 from numaserve.workers.program.caches import CacheIndex, CacheKind
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Drafting:
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append its forward pass; the hidden states are given from outside, and its own are kept for there."""
         assistant, embedding = self.assistant, self.served.embedding
-        token, hidden = embedding.forward(b, self.served_part), b.given(assistant.served_hidden)
+        token, hidden = embedding.forward(b, self.served_part), b.given(HIDDEN_STATES, assistant.served_hidden)
         both = b.columns(b.norms_beside([(token, None, 0.0), (hidden, None, 0.0)]), part.along(assistant.joined))
         residual = b.summed(b.linear_partial(both, part.matrix(assistant.into)))
         caches = self.served.layer_caches(self.served_part).caches
@@ -115,7 +116,7 @@ class Drafting:
         x = assistant.norm.forward(b, part, residual)
         assert assistant.head is not None  # noqa: S101  pooled models have no draft model
         assistant.head.forward(b, part, x)
-        b.keep(b.rounded(b.linear(x, part.matrix(assistant.out))))
+        b.keep(HIDDEN_STATES, b.rounded(b.linear(x, part.matrix(assistant.out))))
 
 
 def attention_of(block: Block) -> Attention:

@@ -14,7 +14,7 @@ from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.layer_inputs import LayerInputs
 from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
-from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
 from numaserve.workers.layers.token_head import TokenHead
 from numaserve.workers.program.ops.rows import Pooling
 from numaserve.workers.program.setup import RankShape
@@ -74,9 +74,9 @@ class Decoder(Layer):
             x = self.norm.forward(b, part, residual)
             self.head.forward(b, part, x)
             if self.predictor is not None:
-                b.keep(x)
+                b.keep(HIDDEN_STATES, x)
             elif self.shows_rows:
-                b.keep(b.logit_rows(x))
+                b.keep(HIDDEN_STATES, b.logit_rows(x))
 
     def check_ranks(self, partition: Partition) -> None:
         """Raise `OperatorError` for ranks that cannot run it."""

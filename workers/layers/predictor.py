@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numaserve.workers.program.recording.builder import ProgramBuilder
     from numaserve.workers.program.setup import RankShape
 
+HIDDEN_STATES = "hidden_states"  # the rows that a Program keeps for its drafter, and that a drafter is given
+
 
 @dataclass(frozen=True)
 class Predictor(Layer):
@@ -77,7 +79,7 @@ class Predictor(Layer):
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append its forward pass; the hidden states are given from outside, and its own are kept for there."""
-        token, hidden = self.embedding.forward(b, part), b.given(self.hidden)
+        token, hidden = self.embedding.forward(b, part), b.given(HIDDEN_STATES, self.hidden)
         beside = b.norms_beside(
             [
                 (token, self.token_norm.weight(part), self.token_norm.eps),
@@ -89,7 +91,7 @@ class Predictor(Layer):
         self.block.forward(b, part, residual, numbered(self.keeps, part).places[0])
         x = self.norm.forward(b, part, residual)
         self.head.forward(b, part, x)
-        b.keep(x)
+        b.keep(HIDDEN_STATES, x)
 
     def scratch_columns(self, part: RankPart) -> int:
         """The scratch columns of the block, and of the input of the residual stream."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
 VECTORS, WEIGHTS = "colbert_linear", "sparse_linear"  # modules
+HEAD_COLUMNS = "head_columns"  # of all tokens, which are read from outside
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class TokenHead(Layer):
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Residual) -> None:
         """Let the columns of each token be read from outside: fp32 [tokens, columns]; `x` is fp32 [tokens, hidden]."""
-        b.keep(b.linear(b.token_rows(x), part.matrix(self.weight), part.whole(self.bias)))
+        b.keep(HEAD_COLUMNS, b.linear(b.token_rows(x), part.matrix(self.weight), part.whole(self.bias)))
 
     @property
     def _sources(self) -> Iterator[Source]:

@@ -28,6 +28,7 @@ from numaserve.workers.interface.protocol import (
     WeightsOrigin,
     WindowWork,
 )
+from numaserve.workers.layers.token_head import HEAD_COLUMNS
 from numaserve.workers.planning.ceilings import ceilings_in_slices
 from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafter import RankParts
@@ -88,7 +89,7 @@ class RankModel:
             limits = msgspec.structs.replace(limits, max_logit_rows=0)
         served = RankProgram(held, decoder, node, limits)
         self._program = served.program
-        self._vectors = PooledVectors(decoder, served.outside.kept)
+        self._vectors = PooledVectors(decoder, served.outside.kept(HEAD_COLUMNS) if decoder.token_head else None)
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._programs = [served]
         if self._drafter is not None:

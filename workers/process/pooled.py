@@ -16,11 +16,11 @@ NO_VECTOR = b"nan"  # in place of a vector that is not a number
 class PooledVectors:
     """The vectors of the sequences of a model.
 
-    `rows` is the memory of the columns of single tokens, fp32 [tokens of a step, columns]. A step writes it if a
-    sequence asks for them.
+    `rows` is the memory of the columns of single tokens, fp32 [tokens of a step, columns]; None without a head for
+    them. A step writes it if a sequence asks for them.
     """
 
-    def __init__(self, decoder: Decoder, rows: npt.NDArray[np.float32]) -> None:
+    def __init__(self, decoder: Decoder, rows: npt.NDArray[np.float32] | None) -> None:
         self._head, self._is_sparse = decoder.token_head, decoder.masked_head is not None
         self._rows = rows
 
@@ -48,7 +48,7 @@ class PooledVectors:
             return vector
         if self._is_sparse:
             return SparseEntries.of_vector(np.frombuffer(vector, "<f4")).encoded()
-        assert self._head is not None  # noqa: S101  `check` has refused the sequence
+        assert self._head is not None and self._rows is not None  # noqa: S101  `check` has refused the sequence
         rows = self._rows[row : row + seq.num_tokens]
         if not np.isfinite(rows).all():
             return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.ops.rows import Keep
 
 ALIGNMENT = 4096
 
@@ -57,9 +58,10 @@ def lifetimes(operations: Sequence[Operation]) -> dict[Buffer, Lifetime]:
     """The lifetime of each buffer that has memory of its own, in the order in which they are touched first."""
     found: dict[Buffer, Lifetime] = {}
     for index, operation in enumerate(operations):
+        last = len(operations) - 1 if isinstance(operation, Keep) else index  # rows are kept until after the step
         for buffer in operation.buffers:
-            first = found.get(buffer.whole, Lifetime(index, index)).first
-            found[buffer.whole] = Lifetime(first, index)
+            before = found.get(buffer.whole, Lifetime(index, index))
+            found[buffer.whole] = Lifetime(before.first, max(before.last, last))
     return found
 
 

@@ -1,6 +1,6 @@
 """Rows that a program is given before a step and shows after it: how one program reads what another has made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,26 +11,51 @@ from numaserve.workers.program.cost import BF16
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.rows import Given, Keep
 
-_NOTHING = (0, 0)
+Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class OutsideRows:
-    """`given` is fp32 [tokens, columns], `kept` the bits of bf16 [tokens, columns], or fp32; empty where there are
-    none."""
+    """The memory of a program's `Given` and `Keep` operations, by their names."""
 
-    given: npt.NDArray[np.float32]
-    kept: npt.NDArray[Any]
+    _given: Mapping[str, Rows]
+    _kept: Mapping[str, Rows]
+
+    def given(self, name: str) -> npt.NDArray[np.float32]:
+        """Return the rows to fill in before a step: fp32 [tokens, columns]. Raises `ValueError` for a name that the
+        program is not given."""
+        return _found("is given", name, self._given)
+
+    def kept(self, name: str) -> Rows:
+        """Return the rows to read after a step: the bits of bf16 [tokens, columns], or fp32. Raises `ValueError` for a
+        name that the program does not keep."""
+        return _found("keeps", name, self._kept)
 
 
-def outside_rows(
-    operations: Sequence[Operation], rows: Callable[[Buffer, npt.DTypeLike], npt.NDArray[Any]]
-) -> OutsideRows:
-    """Collect the buffers of a program of `operations`; `rows` finds the memory of a buffer."""
-    given, kept = np.zeros(_NOTHING, np.float32), np.zeros(_NOTHING, np.uint16)  # numpy has no bf16
-    for each in operations:
+def outside_rows(operations: Sequence[Operation], rows: Callable[[Buffer, npt.DTypeLike], Rows]) -> OutsideRows:
+    """Collect the buffers of a program of `operations`; `rows` finds the memory of a buffer. Raises `ValueError` for a
+    name that two of them have, and for rows that change after they are kept."""
+    given: dict[str, Rows] = {}
+    kept: dict[str, Rows] = {}
+    for index, each in enumerate(operations, start=1):
         if isinstance(each, Given):
-            given = rows(each.out, given.dtype)
+            _add("is given", each.name, given, rows(each.out, np.float32))
         elif isinstance(each, Keep):
-            kept = rows(each.x, np.uint16 if each.x.itemsize == BF16 else np.float32)
+            if any(each.x.whole is buffer.whole for later in operations[index:] for buffer in later.writes):
+                raise ValueError(f"the rows named {each.name!r} change after they are kept; keep them after that")
+            # numpy has no bf16
+            _add("keeps", each.name, kept, rows(each.x, np.uint16 if each.x.itemsize == BF16 else np.float32))
     return OutsideRows(given, kept)
+
+
+def _add(verb: str, name: str, found: dict[str, Rows], rows: Rows) -> None:
+    if name in found:
+        raise ValueError(f"the program {verb} two matrices of rows named {name!r}; give each a name of its own")
+    found[name] = rows
+
+
+def _found(verb: str, name: str, among: Mapping[str, Rows]) -> Rows:
+    if name not in among:
+        names = ", ".join(map(repr, among)) or "none"
+        raise ValueError(f"the program {verb} no rows named {name!r}; it {verb} {names}")
+    return among[name]

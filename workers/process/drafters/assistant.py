@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit, StepPlan, WindowWork
 from numaserve.workers.layers.assistant import Assistant, Drafting
+from numaserve.workers.layers.predictor import HIDDEN_STATES
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading
 from numaserve.workers.process.hidden_states import Bits, widen
@@ -23,8 +24,8 @@ class AssistantDrafter(DraftModelDrafter):
     def __init__(self, own: RankProgram, served: RankProgram, vocabulary: int) -> None:
         """Connect the Programs of assistant and served model, which have the same vocabulary."""
         super().__init__(own, vocabulary, vocabulary)
-        self._given = own.outside.given.view(np.uint32)
-        self._made, self._served = own.outside.kept, served.outside.kept
+        self._given = own.outside.given(HIDDEN_STATES).view(np.uint32)
+        self._made, self._served = own.outside.kept(HIDDEN_STATES), served.outside.kept(HIDDEN_STATES)
         self._own: dict[int, Bits] = {}  # the assistant's last hidden state, by the index of a sequence in the plan
         self._states: dict[int, tuple[int, Bits]] = {}  # by slot: the first position, and the states from it on
         self._windows: dict[int, list[WindowWork]] = {}  # changes of window tables, by slot

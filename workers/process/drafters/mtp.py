@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import StepPlan
+from numaserve.workers.layers.predictor import HIDDEN_STATES
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates, widen
@@ -27,8 +28,8 @@ class MtpDrafter(DraftModelDrafter):
     def __init__(self, predictor: RankProgram, served: RankProgram, vocabulary: int) -> None:
         """Connect the Programs `predictor` and `served`, which share their weights."""
         super().__init__(predictor, vocabulary, vocabulary)
-        self._given = predictor.outside.given.view(np.uint32)
-        self._made, self._served = predictor.outside.kept, served.outside.kept
+        self._given = predictor.outside.given(HIDDEN_STATES).view(np.uint32)
+        self._made, self._served = predictor.outside.kept(HIDDEN_STATES), served.outside.kept(HIDDEN_STATES)
         self._no_token = vocabulary
         memory = predictor.program.state_memory(CacheIndex(0, 0))  # its only state
         self._states = HiddenStates(*memory, self._given.shape[1])

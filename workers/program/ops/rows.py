@@ -42,8 +42,9 @@ class Embed(Accumulating):
 
 @dataclass(frozen=True, kw_only=True)
 class Given(Operation):
-    """out, fp32 [tokens, columns], has been filled in from outside before the step."""
+    """out, fp32 [tokens, columns], has been filled in from outside before the step, under a name."""
 
+    name: str
     out: Writes[Tensor]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
@@ -53,8 +54,9 @@ class Given(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Keep(Operation):
-    """x, bf16 or fp32 [tokens, columns], is read from outside after the step."""
+    """x, bf16 or fp32 [tokens, columns], is read from outside after the step, under a name."""
 
+    name: str
     x: Reads[Tensor]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:

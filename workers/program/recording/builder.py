@@ -131,16 +131,15 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
         )
         self.operations.append(operation)
 
-    def given(self, columns: int) -> Tensor:
-        """Rows that are filled in from outside before each step: fp32 [tokens, columns]."""
+    def given(self, name: str, columns: int) -> Tensor:
+        """Rows that are filled in from outside before each step: fp32 [tokens, columns]; see `OutsideRows`."""
         out = Tensor(self.limits.max_step_tokens, columns, 4)
-        self.operations.insert(0, Given(out=out))  # nothing before may have its memory
+        self.operations.insert(0, Given(name=name, out=out))  # nothing before may have its memory
         return out
 
-    def keep(self, x: Tensor) -> None:
-        """Let `x`, bf16 or fp32, be read from outside after each step, as long as no operation is recorded after
-        that."""
-        self.operations.append(Keep(x=x))
+    def keep(self, name: str, x: Tensor) -> None:
+        """Let `x`, bf16 or fp32, be read from outside after each step, as it is at its end; see `OutsideRows`."""
+        self.operations.append(Keep(name=name, x=x))
 
     def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector | None, float]]) -> Operand:
         """The norms of fp32 [tokens, columns] each, by weight and eps, concatenated: bf16 [tokens, all columns]. Parts

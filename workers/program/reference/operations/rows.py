@@ -36,7 +36,7 @@ def embed(run: Run, op: Embed) -> None:
 
 def given(run: Run, op: Given) -> None:
     """The rows that were filled in from outside."""
-    rows = torch.from_numpy(run.outside.given[: len(run.step.tokens)])
+    rows = torch.from_numpy(run.outside.given(op.name)[: len(run.step.tokens)])
     run.put(op.out, rows.to(run.numbers.dtype))
 
 
@@ -44,7 +44,7 @@ def keep(run: Run, op: Keep) -> None:
     """Copy the rows, in bf16 or fp32, to the memory that is read from outside."""
     in_bf16 = op.x.itemsize == BF16
     rows = run.get(op.x).to(torch.bfloat16 if in_bf16 else torch.float32)
-    run.outside.kept[: len(rows)] = (rows.view(torch.uint16) if in_bf16 else rows).numpy()
+    run.outside.kept(op.name)[: len(rows)] = (rows.view(torch.uint16) if in_bf16 else rows).numpy()
 
 
 def rms_norm(run: Run, op: RmsNorm) -> None:

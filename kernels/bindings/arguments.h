@@ -75,7 +75,7 @@ struct FromPython<Activation> : FromName<Activation, activation_of> {};
 template <>
 struct FromPython<HeadNorm> : FromName<HeadNorm, head_norm_of> {};
 template <>
-struct FromPython<EmbedIndex> : FromName<EmbedIndex, embed_index_of> {};
+struct FromPython<RowIndex> : FromName<RowIndex, row_index_of> {};
 template <>
 struct FromPython<Pooling> : FromName<Pooling, pooling_of> {};
 template <>

@@ -10,6 +10,8 @@ import numpy as np
 from msgspec import structs
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.capacity import Capacity
+from numaserve.workers.interface.protocol import SamplingParams, SlotInit
+from numaserve.workers.program.slots import slot_settings
 
 HIDDEN, DIM = 64, 32
 PLACE = (0, 256, -1)
@@ -32,27 +34,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 # A sequence of which the most likely token is taken.
-GREEDY: dict[str, Any] = {
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "seed": 1,
-    "bias_ids": [],
-    "bias_values": [],
-    "num_logprobs": -1,
-    "min_position": 0,
-    "suppress": [],
-    "masked": False,
-    "token_ids_logprob": [],
-    "penalties": False,
-    "prompt_history": [],
-    "output_history": [],
-    "second_text": 0,
-}
+GREEDY = slot_settings(SlotInit(SamplingParams(temperature=0.0, seed=1)))
 
 
 def program(*, latent: bool = False) -> Program:

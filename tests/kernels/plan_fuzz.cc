@@ -207,8 +207,11 @@ class Run {
 
   void check_step(std::span<const SequenceInput> plan) {
     require(step_.num_tokens() <= kLimits.max_step_tokens, "too many tokens");
-    for (const int32_t token : step_.tokens)
+    for (const int32_t token : step_.tokens())
       require(token >= 0 && token < kLimits.vocabulary, "a token beyond the vocabulary");
+    const int32_t* position = positions_;
+    for (const SequenceInput& s : plan)
+      for (int32_t i = 0; i < s.count; ++i) require(*position++ == s.start + i, "a token at another position");
     for (size_t table = 0; table < windows_.size(); ++table)
       for (int narrow = 0; narrow <= narrows_; ++narrow) check_table(table, narrow > 0);
     require(step_.logit_rows.size() <= static_cast<size_t>(kLimits.max_logit_rows), "too many rows of logits");
@@ -267,6 +270,7 @@ class Run {
 
   Numbers numbers_;
   Step step_;
+  const int32_t* positions_ = step_.indices.read(row_index_of("position"));
   bool narrows_;  // whether the last nodes work on the rows of logits alone; not where ranks divide latents
   std::vector<Window> windows_;  // of each page table
   SlotTable slots_;

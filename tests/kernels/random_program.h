@@ -161,7 +161,8 @@ class RankProgram : public AttentionNodes {
     PackedMatrix& embedding = matrix(vocab_.end - vocab_.begin, shape_.hidden, WeightFormat::kBf16);
     pack(embedding, shape_.vocabulary, shape_.hidden, {vocab_}, 0, {0, 1, 0});
     const Place residual = rows(shape_.hidden, sizeof(float)), embedded = partial();
-    program_.add(std::make_unique<EmbedNode>(embedding, vocab_.begin, 3.0f, embedded));
+    const int32_t* tokens = program_.row_indices(row_index_of("token"));
+    program_.add(std::make_unique<EmbedNode>(tokens, embedding, vocab_.begin, 3.0f, embedded));
     Place x = add_reduced(embedded, residual, true);
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
       x = add_reduced(mixed(x, layer), residual, false);

@@ -50,7 +50,7 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
        .penalties = one_in(3),
        .prompt_history = {},
        .output_history = {},
-       .second_text = 0};
+       .declared = {}};
   if (s.penalties) s.repetition_penalty = 1.2f, s.presence_penalty = 0.5f, s.frequency_penalty = 0.25f;
   if (one_in(3)) s.bias_ids = {any_token()}, s.bias_values = {1.5f};
   if (one_in(3)) s.suppress = {any_token()}, s.min_position = static_cast<int32_t>(request.prompt.size()) + 3;

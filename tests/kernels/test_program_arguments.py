@@ -118,7 +118,7 @@ def test_a_native_object_is_of_the_type_that_is_told() -> None:
     [
         ("linear", "activation", "unknown activation sine"),
         ("moe_route", "scoring", "the score function of experts must be softmax or sigmoid"),
-        ("embed", "index", "unknown index of embeddings sine"),
+        ("embed", "index", "unknown index of rows sine"),
         ("pool", "pooling", "unknown pooling sine"),
         ("moe_route", "group_score", "the score function of expert groups must be max or top2"),
     ],
@@ -127,6 +127,13 @@ def test_a_name_that_means_nothing_is_refused(kind: str, field: str, what: str) 
     fields = operation_fields.fields()[kind]
     with pytest.raises(ValueError, match=f"^{kind}: '{field}': {what}$"):
         program_for(kind).add(kind, fields | {field: "sine"})
+
+
+def test_indices_of_all_tokens_are_refused_for_rows_of_logits() -> None:
+    program, fields = operation_fields.program(), operation_fields.fields()
+    program.add("narrow", fields["narrow"])
+    with pytest.raises(ValueError, match="reads an index of all tokens, but works on rows of logits or pooled rows"):
+        program.add("embed", fields["embed"])
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

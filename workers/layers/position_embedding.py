@@ -17,15 +17,15 @@ from numaserve.workers.program.handles import MATRIX_PAD, TILE_ROWS
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Residual
-    from numaserve.workers.program.ops.rows import EmbedIndex
     from numaserve.workers.program.recording.builder import ProgramBuilder
+    from numaserve.workers.program.slots import RowIndex
 
 
 @dataclass(frozen=True)
 class Table(Layer):
     """A row of `hidden` columns for each of `count` positions or types; ranks divide the rows."""
 
-    index: EmbedIndex
+    index: RowIndex
     module: str
     count: int
     hidden: int

@@ -1,8 +1,11 @@
-"""The settings of a new sequence in a Program, and the use of its last position in a step."""
+"""The settings of a new sequence in a Program, and the indices and uses of its rows in a step."""
 
-from typing import Any
+from typing import Any, Literal
 
 from numaserve.workers.interface.protocol import SlotInit
+
+# Indices of rows in tables, which operations name: of the token, of its position, and of the text that it is from.
+RowIndex = Literal["token", "position", "type"]
 
 END_SAMPLE, END_POOL, END_POOL_TOKENS = 1, 2, 3  # 0: nothing
 
@@ -10,7 +13,8 @@ END_SAMPLE, END_POOL, END_POOL_TOKENS = 1, 2, 3  # 0: nothing
 def slot_settings(init: SlotInit) -> dict[str, Any]:
     """The settings that `init_slot` takes."""
     s = init.sampling
-    return {
+    others = {name: getattr(init, name) for name in SlotInit.__struct_fields__ if name != "sampling"}
+    return others | {
         "temperature": s.temperature,
         "top_k": s.top_k,
         "top_p": s.top_p,
@@ -27,7 +31,4 @@ def slot_settings(init: SlotInit) -> dict[str, Any]:
         "masked": s.masked,
         "token_ids_logprob": s.token_ids_logprob,
         "penalties": s.has_penalties,
-        "prompt_history": init.prompt_history,
-        "output_history": init.output_history,
-        "second_text": init.second_text,
     }

@@ -63,10 +63,7 @@ void leave(Run& run, const Place& place, int thread) {
 }
 
 void EmbedNode::run(Run& run, int thread) const {
-  const std::vector<int32_t>& indices = index == EmbedIndex::kToken      ? run.step.tokens
-                                        : index == EmbedIndex::kPosition ? run.step.positions
-                                                                         : run.step.types;
-  run.table.embed({.indices = indices.data(),
+  run.table.embed({.indices = indices,
                    .table = reinterpret_cast<const bf16*>(table.data()),
                    .k_tiles = table.depth() / kTileK,
                    .first_row = first_row,

@@ -164,18 +164,15 @@ class Node {
   int64_t bytes = 0;        // of weights read by a run, for the profile
 };
 
-// What a table of embeddings has a row for: tokens, their positions, or the texts that they are from.
-enum class EmbedIndex : int32_t { kToken, kPosition, kType };
-
 struct EmbedNode : Node {
-  EmbedNode(const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)
-      : Node("embed"), table(table_in), first_row(first_row_in), scale(scale_in), out(out_in) {}
+  EmbedNode(const int32_t* indices_in, const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)
+      : Node("embed"), indices(indices_in), table(table_in), first_row(first_row_in), scale(scale_in), out(out_in) {}
   void run(Run& run, int thread) const override;
+  const int32_t* indices;  // of the rows of a step, in the whole table
   const PackedMatrix& table;
   int64_t first_row;
   float scale;
   Place out;
-  EmbedIndex index = EmbedIndex::kToken;
   bool accumulate = false;
 };
 

@@ -39,13 +39,6 @@ KvSource kv_source_of(std::string_view name) {
                              : throw std::invalid_argument("unknown source of keys and values " + std::string(name));
 }
 
-EmbedIndex embed_index_of(std::string_view name) {
-  return name == "token"      ? EmbedIndex::kToken
-         : name == "position" ? EmbedIndex::kPosition
-         : name == "type"     ? EmbedIndex::kType
-                              : throw std::invalid_argument("unknown index of embeddings " + std::string(name));
-}
-
 Pooling pooling_of(std::string_view name) {
   return name == "last"   ? Pooling::kLast
          : name == "cls"  ? Pooling::kFirst
@@ -139,10 +132,8 @@ void add(Program& p, const Embed& f) {
   require(f.table->format() == WeightFormat::kBf16, f.kKind, "the embedding table must be bf16");
   require(f.out.ld == f.table->depth(), f.kKind,
           "the output and the embedding table must have the same number of columns");
-  auto node = std::make_unique<EmbedNode>(*f.table, f.first_row, f.scale, f.out);
-  node->index = f.index;
+  auto node = std::make_unique<EmbedNode>(p.row_indices(f.index), *f.table, f.first_row, f.scale, f.out);
   node->accumulate = f.accumulate;
-  if (f.index != EmbedIndex::kToken) p.step().list_positions();
   p.add(std::move(node));
 }
 

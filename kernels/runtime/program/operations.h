@@ -26,9 +26,6 @@ HeadNorm head_norm_of(std::string_view name);
 // Returns the source of a name: projected, keys or cached. Throws std::invalid_argument for another name.
 KvSource kv_source_of(std::string_view name);
 
-// Returns the index of a name: token, position or type. Throws std::invalid_argument for another name.
-EmbedIndex embed_index_of(std::string_view name);
-
 // Returns the pooling of a name: last, cls, mean or max. Throws std::invalid_argument for another name.
 Pooling pooling_of(std::string_view name);
 
@@ -40,7 +37,7 @@ struct Embed {
   int64_t first_row;
   float scale;
   Place out;
-  EmbedIndex index;
+  RowIndex index;
   bool accumulate;
   void visit(auto&& field) {
     field("table", table), field("first_row", first_row), field("scale", scale), field("out", out);

@@ -73,6 +73,13 @@ void Program::add(std::unique_ptr<Node> node) {
   nodes_.push_back(std::move(node));
 }
 
+const int32_t* Program::row_indices(RowIndex index) {
+  if (narrow_)
+    throw std::invalid_argument(
+        "the operation reads an index of all tokens, but works on rows of logits or pooled rows; add it before these");
+  return step_.indices.read(index);
+}
+
 void Program::add_divided(std::unique_ptr<Node> node, const Place& message) {
   node->of_divided = true;
   divided_collectives_.push_back(message.collective);

@@ -66,6 +66,9 @@ class Program {
     on_request_ = true;
     step_.allow_token_vectors();
   }
+  // Lists an index of all tokens in every step, for a node to be added; see RowIndices. Throws std::invalid_argument
+  // where nodes work on other rows.
+  const int32_t* row_indices(RowIndex index);
   // Keeps `object`, into which nodes point, alive as long as the Program.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // Sets the number of collectives of a step. Call it once, after the last `add`.

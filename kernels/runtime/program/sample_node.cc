@@ -129,7 +129,7 @@ SampleArgs SampleNode::arguments(Run& run, int64_t row, const uint32_t* mask, in
           .vocab = vocab,
           .position = logit_row.position,
           .state = &slot_of(run, row).sampling,
-          .drafts = run.step.tokens.data() + logit_row.row - logit_row.behind + 1,
+          .drafts = run.step.tokens().data() + logit_row.row - logit_row.behind + 1,
           .num_drafts = logit_row.behind,
           .mask = mask,
           .candidates = candidates,

@@ -61,7 +61,7 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   slot.suppress_ids = std::move(s.suppress);
   slot.named_ids = std::move(s.token_ids_logprob);
   slot.masked = s.masked;
-  slot.second_text = s.second_text;
+  slot.declared = s.declared;
   slot.prompt_counts = s.penalties ? counts(s.prompt_history, vocabulary_) : std::vector<int32_t>{};
   slot.output_counts = s.penalties ? counts(s.output_history, vocabulary_) : std::vector<int32_t>{};
   slot.sampling = SamplingState{

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/runtime/program/row_indices.h"
 
 namespace numaserve {
 
@@ -25,7 +26,7 @@ struct Slot {
   std::vector<int32_t> prompt_counts, output_counts;  // [vocabulary], empty without penalties
   std::vector<int32_t> named_ids;
   bool masked = false;
-  int32_t second_text = 0;  // position of the first token of its second text; 0: it has none
+  RowDeclarations declared;
   int32_t last_token = -1;
   // The number of tokens after which its states are, and of draft tokens of its last step, which follow these.
   int32_t state_position = 0, state_drafts = 0;
@@ -46,7 +47,7 @@ struct SlotSettings {
   std::vector<int32_t> token_ids_logprob;
   bool penalties;
   std::vector<int32_t> prompt_history, output_history;
-  int32_t second_text;
+  RowDeclarations declared;
   void visit(auto&& field) {
     field("temperature", temperature), field("top_k", top_k), field("top_p", top_p), field("min_p", min_p);
     field("repetition_penalty", repetition_penalty), field("presence_penalty", presence_penalty);
@@ -54,7 +55,7 @@ struct SlotSettings {
     field("bias_values", bias_values), field("num_logprobs", num_logprobs), field("min_position", min_position);
     field("suppress", suppress), field("masked", masked), field("token_ids_logprob", token_ids_logprob);
     field("penalties", penalties), field("prompt_history", prompt_history), field("output_history", output_history);
-    field("second_text", second_text);
+    declared.visit(field);
   }
 };
 

@@ -34,7 +34,8 @@ std::vector<Window> windows_of(std::span<const CacheKind> kinds) {
 }  // namespace
 
 Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const ContextParallel& parallel, int threads)
-    : limits_(limits),
+    : indices(limits.max_step_tokens),
+      limits_(limits),
       parallel_(parallel),
       windows_(windows_of(kinds)),
       whole_(limits, kinds, parallel.world, threads),
@@ -43,7 +44,6 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
       stored_(static_cast<size_t>(limits.num_snapshots)) {
   for (const CacheKind& kind : kinds) takes_whole_ |= kind.window.bidirectional;
   const auto max_slots = static_cast<size_t>(limits.max_slots);
-  tokens.reserve(static_cast<size_t>(limits.max_step_tokens));
   plan.reserve(max_slots);
   segments.reserve(2 * max_slots + stored_.size());
   chains.reserve(max_slots);
@@ -153,9 +153,7 @@ void Step::check_states(std::span<const SequenceInput> sequences_in, SlotTable& 
 void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
                  std::span<const int32_t> targets, SlotTable& slots) {
   check(sequences_in, tokens_in, targets, slots);
-  tokens.clear();
-  positions.clear();
-  types.clear();
+  indices.clear();
   whole_.clear();
   if (narrowed_) narrowed_->clear();
   segments.clear();
@@ -171,18 +169,11 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   for (size_t i = 0; i < plan.size(); ++i) {
     const SequenceInput& s = plan[i];
     Slot& slot = slots.at(s.slot);
-    const auto row = static_cast<int32_t>(tokens.size());
-    if (s.from_previous) {
-      tokens.push_back(slot.last_token);
-    } else {
-      tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
-      tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
-    }
-    if (lists_positions_)
-      for (int32_t at = s.start; at < s.start + s.count; ++at) {
-        positions.push_back(at);
-        types.push_back(slot.second_text > 0 && at >= slot.second_text ? 1 : 0);
-      }
+    const auto row = static_cast<int32_t>(num_tokens());
+    const size_t literal = s.from_previous ? 0 : static_cast<size_t>(s.count);
+    const std::span<const int32_t> own = s.from_previous ? std::span(&slot.last_token, 1) : tokens_in.first(literal);
+    tokens_in = tokens_in.subspan(literal);
+    indices.add({.tokens = own, .start = s.start, .declared = slot.declared});
     whole_.add(slot, row, s.start, s.count);
     divide_last();
     add_segments(s, row, slot);
@@ -253,6 +244,7 @@ void Step::add_narrowed(const Slot& slot, size_t first_row) {
 void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int32_t row,
                     std::span<const int32_t>& targets) {
   const int32_t first_sample = s.count - 1 - s.drafts;
+  const std::span<const int32_t> own = tokens().subspan(static_cast<size_t>(row));
   for (int32_t t = 0; t < s.count; ++t) {
     const bool sample = s.sample && t >= first_sample;
     if (!sample && t >= s.num_targets) continue;
@@ -263,7 +255,7 @@ void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int
                           .position = s.start + t + 1,
                           .target = t < s.num_targets ? targets[static_cast<size_t>(t)] : -1,
                           .sample = sample,
-                          .draft = sample && t + 1 < s.count ? tokens[static_cast<size_t>(row + t) + 1] : -1,
+                          .draft = sample && t + 1 < s.count ? own[static_cast<size_t>(t) + 1] : -1,
                           .behind = sample ? t - first_sample : 0,
                           .named = {first_named, num_named}});
   }

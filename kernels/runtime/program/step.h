@@ -79,20 +79,14 @@ class Step {
   // Allows vectors of tokens: nodes exist for them.
   void allow_token_vectors() { may_give_tokens_ = true; }
 
-  // Lists the position of every token, and its type: 1 for those of a second text.
-  void list_positions() {
-    lists_positions_ = true;
-    positions.reserve(static_cast<size_t>(limits_.max_step_tokens));
-    types.reserve(static_cast<size_t>(limits_.max_step_tokens));
-  }
-
   // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
   // in order. `targets` are the wanted next tokens of all sequences, in order. Throws std::invalid_argument before
   // anything is changed: every rank refuses the same plan, so the ranks stay in step.
   void begin(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
 
-  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  std::span<const int32_t> tokens() const { return indices.tokens(); }
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens().size()); }
   // The rows of a node; `narrow` as in Node.
   int64_t num_rows(bool narrow) const {
     return narrow ? static_cast<int64_t>(logit_rows.size() + pooled_rows.size()) : num_tokens();
@@ -104,11 +98,10 @@ class Step {
 
   // Whether totals and times count this step. Empty steps, by which workers show that they are alive, would make the
   // other steps look cheaper.
-  bool counts() const { return !tokens.empty(); }
+  bool counts() const { return !tokens().empty(); }
 
   int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> positions, types;  // of the tokens, if a node reads them
+  RowIndices indices;     // of all tokens
   std::vector<LogitRow> logit_rows;
   std::vector<PooledRows> pooled_rows;    // in the batch
   std::vector<int32_t> pooled_sequences;  // index in the plan
@@ -155,7 +148,7 @@ class Step {
   std::optional<Batch> narrowed_;  // where the last nodes work on the rows of logits alone
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
-  bool may_pool_ = false, may_give_tokens_ = false, keeps_states_ = false, lists_positions_ = false;
+  bool may_pool_ = false, may_give_tokens_ = false, keeps_states_ = false;
   bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores

@@ -40,7 +40,7 @@ void LayerInputsNode::run(Run& run, int thread) const {
                           .width = width,
                           .weight = weight.data(),
                           .eps = eps,
-                          .tokens = run.step.tokens.data(),
+                          .tokens = run.step.tokens().data(),
                           .table = reinterpret_cast<const bf16*>(table.data()),
                           .k_tiles = table.depth() / kTileK,
                           .num_rows = table.n(),

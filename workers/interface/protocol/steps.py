@@ -63,6 +63,7 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     sampling: SamplingParams
     prompt_history: list[int] = []
     output_history: list[int] = []
+    # Declarations from which indices of its rows follow (`RowIndex`).
     second_text: int = 0  # position of the first token of its second text, of type 1; 0: it has no second text
 
 

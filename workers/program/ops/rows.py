@@ -18,21 +18,20 @@ from numaserve.workers.program.cost import (
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.program.slots import RowIndex
 
-EmbedIndex = Literal["token", "position", "type"]  # what a table of embeddings has a row for
 Pooling = Literal["last", "cls", "mean", "max"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embed(Accumulating):
-    """out [tokens, hidden] = the rows of `table` that the tokens name, times `scale`; zeros for tokens whose row it
-    does not have. It holds rows `first_row` ... of the embedding. Rows may be those of positions, or of the type of
-    each token instead: 1 in the second text of a sequence, otherwise 0."""
+    """out [tokens, hidden] = the row of `table` at the `index` of each token, times `scale`; zeros for tokens whose row
+    it does not have. It holds rows `first_row` ... of the embedding."""
 
     table: Matrix
     first_row: int
     scale: float
-    index: EmbedIndex = "token"
+    index: RowIndex = "token"
     out: Writes[Buffer]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:

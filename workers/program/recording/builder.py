@@ -31,7 +31,6 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import (
     Embed,
-    EmbedIndex,
     Gather,
     Given,
     GroupNorm,
@@ -48,13 +47,14 @@ from numaserve.workers.program.recording.latent import LatentRecorder
 from numaserve.workers.program.recording.pooling import PoolRecorder
 from numaserve.workers.program.recording.recurrent import RecurrentRecorder
 from numaserve.workers.program.recording.streams import StreamRecorder
+from numaserve.workers.program.slots import RowIndex
 
 
 class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentRecorder, StreamRecorder):
     """Records a forward pass; see the module's documentation."""
 
     def embed(
-        self, table: Matrix, *, first_row: int, scale: float = 1.0, more: Sequence[tuple[EmbedIndex, Matrix, int]] = ()
+        self, table: Matrix, *, first_row: int, scale: float = 1.0, more: Sequence[tuple[RowIndex, Matrix, int]] = ()
     ) -> Residual:
         """Token embeddings times `scale`: [tokens, columns of `table`], which holds rows first_row... of the
         embedding. Rows of `more` tables are added: for each its index, the table and the index of its first row."""

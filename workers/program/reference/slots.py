@@ -28,7 +28,7 @@ class Slot:
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     last_token: int = -1
-    second_text: int = 0  # position of the first token of its second text; 0: it has none
+    init: Mapping[str, Any] = field(default_factory=dict)  # the settings that it began with
     state_position: int = 0
     state_drafts: int = 0
 
@@ -61,7 +61,7 @@ class SlotTable:
         bias = dict(zip(settings["bias_ids"], settings["bias_values"], strict=True))
         sampling = SamplingParams(**own, logit_bias=bias, logprobs=settings["num_logprobs"])
         histories = list(settings["prompt_history"]), list(settings["output_history"])
-        slot = Slot(self._empty_tables(), sampling, *histories, second_text=settings["second_text"])
+        slot = Slot(self._empty_tables(), sampling, *histories, init=settings)
         self._change(index, slot)
 
     def append_pages(self, index: int, pages: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,9 +18,15 @@ from numaserve.workers.program.reference.segments import (
 )
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.program.slots import END_POOL, END_POOL_TOKENS, END_SAMPLE
+from numaserve.workers.program.slots import END_POOL, END_POOL_TOKENS, END_SAMPLE, RowIndex
 
 Ints = npt.NDArray[np.int32]
+
+# The indices of a token in the order of positions, but for the token's own, which a plan has.
+_INDICES: Mapping[RowIndex, Callable[[Slot, int], int]] = {
+    "position": lambda slot, position: position,
+    "type": lambda slot, position: int(0 < slot.init.get("second_text", 0) <= position),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +100,14 @@ class Step:
     @property
     def positions(self) -> list[int]:
         """The position of each token of the step."""
-        return [position for each in self.sequences for position in range(each.start, each.end)]
+        return self.indices("position")
 
-    @property
-    def types(self) -> list[int]:
-        """The type of each token: 1 in the second text of a sequence, otherwise 0."""
-        return [
-            int(0 < each.slot.second_text <= position)
-            for each in self.sequences
-            for position in range(each.start, each.end)
-        ]
+    def indices(self, of: RowIndex) -> list[int]:
+        """The index of each token of the step."""
+        if of == "token":
+            return self.tokens
+        rule = _INDICES[of]
+        return [rule(each.slot, position) for each in self.sequences for position in range(each.start, each.end)]
 
     def narrowed(self) -> Step:
         """The step with the rows of logits as its new tokens, each a sequence of its own."""

@@ -26,8 +26,7 @@ from numaserve.workers.program.reference.run import Run
 
 def embed(run: Run, op: Embed) -> None:
     """Rows of the table; zeros for tokens of other ranks."""
-    indices = {"token": run.step.tokens, "position": run.step.positions, "type": run.step.types}
-    table, wanted = run.weights.values(op.table), torch.tensor(indices[op.index]) - op.first_row
+    table, wanted = run.weights.values(op.table), torch.tensor(run.step.indices(op.index)) - op.first_row
     mine = (wanted >= 0) & (wanted < len(table))
     rows = table.new_zeros(len(wanted), table.shape[1])
     rows[mine] = table[wanted[mine]] * op.scale

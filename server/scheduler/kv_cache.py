@@ -30,7 +30,7 @@ class KVCache:
         self.anchors: Anchors | None = None  # None: every node is one
         self.windows: WindowTables | None = None  # None: there is only the common page table
         self._marking: Marking | None = None
-        self._holdings = Holdings(snapshots, [WindowPages(pages) for pages in config.capacity.window_pages])
+        self._holdings = Holdings(snapshots, [WindowPages(each.num_pages) for each in config.window_tables])
         if config.enable_prefix_cache and (snapshots or config.windows):
             self.anchors = Anchors(config.page_size, self._holdings, log)
         if config.windows:

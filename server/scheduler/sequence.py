@@ -78,7 +78,7 @@ class SchedulerConfig:
     @property
     def window_tables(self) -> tuple[WindowTable, ...]:
         """The page tables of `windows`."""
-        return window_tables(self.windows, self.capacity.window_pages)
+        return window_tables(self.windows, self.capacity)
 
     @property
     def max_drafts(self) -> int:

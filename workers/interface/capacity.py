@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 PAGE_SIZE = 32  # tokens in a page of KV cache
 
@@ -29,6 +30,15 @@ class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def pages_per_slot(self) -> int:
         """The pages of the longest sequence."""
         return -(-self.context_length // PAGE_SIZE)
+
+    @property
+    def table_pages(self) -> tuple[int, ...]:
+        """The pages of each page table: the common one, then the window tables."""
+        return self.num_pages, *self.window_pages
+
+    def without_window_tables(self) -> Capacity:
+        """Return the limits of a Program whose layers all use the common page table."""
+        return structs.replace(self, window_pages=())
 
     @classmethod
     def of_program(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from numaserve.workers.interface.capacity import PAGE_SIZE
+from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 
 BLOCK_PAGES = 8  # attention reads whole blocks of pages
@@ -85,6 +85,6 @@ class WindowTable(NamedTuple):
     num_pages: int
 
 
-def window_tables(windows: Sequence[Window], pages: Sequence[int]) -> tuple[WindowTable, ...]:
-    """Return the tables of `windows`, each with its number of pages (`Capacity.window_pages`)."""
-    return tuple(WindowTable(*each) for each in zip(windows, pages, strict=True))
+def window_tables(windows: Sequence[Window], capacity: Capacity) -> tuple[WindowTable, ...]:
+    """Return the tables of `windows`, each with its number of pages."""
+    return tuple(WindowTable(*each) for each in zip(windows, capacity.window_pages, strict=True))

@@ -61,7 +61,7 @@ class Deployment:
     @property
     def window_tables(self) -> tuple[WindowTable, ...]:
         """The window tables."""
-        return window_tables(self.windows, self.capacity.window_pages)
+        return window_tables(self.windows, self.capacity)
 
     @property
     def has_states(self) -> bool:
@@ -113,7 +113,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             each.node,
             each.cpus,
             weight_bytes=needs.weights[rank],
-            kv_bytes=needs.kv_bytes(rank, capacity.num_pages, capacity.window_pages),
+            kv_bytes=needs.kv_bytes(rank, capacity.table_pages),
             state_bytes=needs.state_bytes(rank, capacity.num_snapshots),
             scratch_bytes=needs.scratch[rank],
         )

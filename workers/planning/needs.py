@@ -48,9 +48,9 @@ class RankNeeds:
         """Return the memory of a rank for the states of slots and snapshots."""
         return self.states[rank] + num_snapshots * self.per_snapshot[rank]
 
-    def kv_bytes(self, rank: int, num_pages: int, window_pages: Sequence[int]) -> int:
-        """Return the memory of a rank for pages, and for those of each window table if there are some."""
-        return kv_bytes(self.per_page[rank], [each[rank] for each in self.per_window_page], num_pages, window_pages)
+    def kv_bytes(self, rank: int, table_pages: Sequence[int]) -> int:
+        """Return the memory of a rank for the pages of each table; see `Capacity.table_pages`."""
+        return kv_bytes(self.per_page[rank], [each[rank] for each in self.per_window_page], table_pages)
 
     def snapshots_in(self, gib: float) -> int:
         """Return the number of snapshots that all ranks together store in memory of that size."""
@@ -58,13 +58,14 @@ class RankNeeds:
         return int(gib * GIB) // total if total else 0
 
 
-def kv_bytes(page: int, window_parts: Sequence[int], num_pages: int, window_pages: Sequence[int]) -> int:
-    """Return the memory of pages. `window_parts` are the bytes of the layers with each window in the `page` bytes of a
-    page of all layers."""
-    if not window_pages:
-        return page * num_pages
-    in_windows = sum(part * pages for part, pages in zip(window_parts, window_pages, strict=True))
-    return (page - sum(window_parts)) * num_pages + in_windows
+def kv_bytes(page: int, window_parts: Sequence[int], table_pages: Sequence[int]) -> int:
+    """Return the memory of the pages of each table. `window_parts` are the bytes of the layers with each window in the
+    `page` bytes of a page of all layers."""
+    common, *of_windows = table_pages
+    if not of_windows:
+        return page * common
+    in_windows = sum(part * pages for part, pages in zip(window_parts, of_windows, strict=True))
+    return (page - sum(window_parts)) * common + in_windows
 
 
 def max_logit_rows(options: DeploymentOptions) -> int:

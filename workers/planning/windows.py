@@ -55,7 +55,7 @@ def divide_pages(
     ]
 
     def left(pool: PoolPage, common: int) -> int:
-        return pages * pool[0] - kv_bytes(*pool, common, counts)
+        return pages * pool[0] - kv_bytes(*pool, [common, *counts])
 
     common = min([full, *(left(pool, 0) // page for pool in pools if (page := pool[0] - sum(pool[1])))])
     if common < full:

@@ -70,7 +70,7 @@ class RankModel:
                 launch,
                 model=launch.draft.model,
                 settings=launch.draft.settings,
-                capacity=msgspec.structs.replace(launch.capacity, window_pages=()),
+                capacity=launch.capacity.without_window_tables(),
             )
             self._loaded.append(RankWeights(of_draft, held.config))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)

@@ -60,7 +60,7 @@ class RankWeights:
         parts = window_page_bytes(self.config, self.part, *kept)
         page = page_bytes(self.config, self.part, *kept)  # of all Programs of the model
         decoder, part, capacity = self.config.decoder, self.part, launch.capacity
-        self.kv_bytes = kv_bytes(page, parts, capacity.num_pages, capacity.window_pages)
+        self.kv_bytes = kv_bytes(page, parts, capacity.table_pages)
         drafts = capacity.max_drafts * draft_bytes(self.config, part, launch.backend)
         states = capacity.max_slots * (decoder.state_bytes(part) + drafts)
         self.state_bytes = states + capacity.num_snapshots * decoder.snapshot_bytes(part)
@@ -127,9 +127,9 @@ class RankProgram:
         def of(table: int) -> list[tuple[int, int]]:
             return [memory for memory, used in layers if used == table]
 
-        windows = enumerate(setup.limits.window_pages)
-        others = [Population(of(window + 1), pages, window) for window, pages in windows]
-        return [Population(of(0), setup.limits.num_pages), *others]
+        common, *windows = setup.limits.table_pages
+        others = [Population(of(window + 1), pages, window) for window, pages in enumerate(windows)]
+        return [Population(of(0), common), *others]
 
 
 def _build(

@@ -129,7 +129,7 @@ class WindowWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """
 
     index: int  # of the sequence in the plan
-    window: int  # number of the window table, in the order of `Capacity.window_pages`
+    window: int  # number of the window table, in the order of the model's windows
     first: int
     pages: list[int] = []
 

@@ -69,7 +69,7 @@ def node_memory(
                 node.id,
                 len(own),
                 sum(needs.weights[rank] for rank in own),
-                sum(needs.kv_bytes(rank, pages, windows) for rank in own),
+                sum(needs.kv_bytes(rank, [pages, *windows]) for rank in own),
                 sum(needs.state_bytes(rank, snapshots) for rank in own),
                 sum(needs.scratch[rank] for rank in own),
                 int(node.free_bytes * options.mem_fraction_static),

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import StepPlan
 from numaserve.workers.layers.predictor import HIDDEN_STATES
@@ -112,5 +111,5 @@ def make(parts: RankParts) -> MtpDrafter:
     predictor = held.config.decoder.predictor
     if predictor is None:
         raise OperatorError(f"{parts.launch.model}: the model has no multi-token prediction (MTP) layer; leave mtp out")
-    limits = replace(parts.launch.capacity, window_pages=())
+    limits = parts.launch.capacity.without_window_tables()
     return MtpDrafter(RankProgram(held, predictor, parts.node, limits), parts.served, held.config.vocab_size)

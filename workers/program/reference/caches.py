@@ -23,7 +23,7 @@ class KvCache:
         dtype = setup.settings.kv_cache_dtype
         self._numbers, self._kv_dtype = numbers, dtype
         held = torch.bfloat16 if numbers.rounded and dtype == "bf16" else numbers.dtype
-        self._tables, pages = setup.page_tables, (setup.limits.num_pages, *setup.limits.window_pages)
+        self._tables, pages = setup.page_tables, setup.limits.table_pages
         kinds = zip(setup.shape.caches, self._tables, strict=True)
         self._kinds = [self._memory(kind, pages[table], held) for kind, table in kinds]
 

@@ -38,7 +38,7 @@ class SlotTable:
 
     def __init__(self, limits: Capacity, vocabulary: int) -> None:
         self._limits, self._vocabulary = limits, vocabulary
-        self._table_pages = (limits.num_pages, *limits.window_pages)
+        self._table_pages = limits.table_pages
         self._slots = [Slot(self._empty_tables()) for _ in range(limits.max_slots)]
         self._before: dict[int, Slot] = {}
 
@@ -71,7 +71,7 @@ class SlotTable:
     def advance_window(self, index: int, window: int, first: int, pages: Sequence[int]) -> None:
         """Add to a window table whose `first` pages are no longer read. Raises `ValueError` for anything out of
         range."""
-        if not 0 <= window < len(self._limits.window_pages):
+        if not 0 <= window < len(self._table_pages) - 1:
             raise ValueError(f"window table {window} is out of range")
         before = self.at(index).tables[window + 1].first
         if not before <= first <= self._limits.pages_per_slot or first % BLOCK_PAGES:

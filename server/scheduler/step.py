@@ -177,33 +177,35 @@ class StepBuilder:
 
     def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
         """Plan the sequence's next `chunk`."""
-        start = seq.position.next
-        known = start + chunk.length
-        drafts = len(chunk.draft.tokens)
+        request, at, tokens = seq.request, seq.position, seq.tokens
+        length, sample, logprob_rows, draft = chunk
+        start = at.next
+        known = start + length
+        drafts = len(draft.tokens)
         end = known + drafts
-        pooling = seq.request.pooling
+        pooling = request.pooling
         pool = pooling is not None and end == seq.prompt_len
-        read = seq.position.drafter_read if self.reading is None else self._read(self.reading, seq, chunk, known)
+        read = at.drafter_read if self.reading is None else self._read(self.reading, seq, chunk, known)
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
                 start=start,
-                tokens=[*seq.tokens[start:known], *chunk.draft.tokens],
-                from_previous=start >= len(seq.tokens),
+                tokens=[*tokens[start:known], *draft.tokens],
+                from_previous=start >= len(tokens),
                 pages=pages,
                 init=init,
-                sample=chunk.sample,
-                prompt_logprobs=seq.tokens[start + 1 : start + 1 + chunk.logprob_rows],
+                sample=sample,
+                prompt_logprobs=tokens[start + 1 : start + 1 + logprob_rows],
                 pool=pool,
                 vector_form="whole" if pooling is None else pooling.form,
             )
         )
         self.in_flight.drafts += drafts
-        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts, chunk.draft))
-        self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
-        if chunk.sample and seq.request.sampling.masked:
-            self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, tuple(chunk.draft.tokens)))
-        seq.position.planned(chunk.length, drafts, read, chunk.sample, chunk.logprob_rows)
+        self.in_flight.entries.append(Entry(seq, end, sample, logprob_rows, pool, drafts, draft))
+        self._work.add(start, end - start, logprob_rows + sample + drafts)
+        if sample and request.sampling.masked:
+            self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, tuple(draft.tokens)))
+        at.planned(length, drafts, read, sample, logprob_rows)
 
     def _read(self, reading: WorkerReading, seq: Sequence, chunk: Chunk, known: int) -> int:
         """Plan the part of the workers' drafter. Return the number of tokens that it has then read of a sequence."""

@@ -240,6 +240,6 @@ class StepBuilder:
 def slot_init(seq: Sequence) -> SlotInit:
     """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
     sampling, pooling = seq.request.sampling, seq.request.pooling
-    if not sampling.has_penalties:
-        return SlotInit(sampling=sampling, second_text=0 if pooling is None else pooling.second_text)
-    return SlotInit(sampling=sampling, prompt_history=seq.tokens[: seq.prompt_len], output_history=seq.output)
+    second_text = 0 if pooling is None else pooling.second_text
+    prompt, output = (seq.tokens[: seq.prompt_len], seq.output) if sampling.has_penalties else ([], [])
+    return SlotInit(sampling=sampling, prompt_history=prompt, output_history=output, second_text=second_text)

@@ -48,7 +48,8 @@ def normalise(text: str, *, folders: dict[str, str], loose: tuple[str, ...] = ()
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?P<labels>\{.*\})? (?P<value>\S+)$")
 # Metrics whose values depend on time, on the division of work into steps, or on the memory of the machine.
 _TIMED = re.compile(
-    r"^process_|_seconds_(?:sum|bucket)$|_bytes$|numaserve_step_|inter_token|draft_tokens|late_masks|mask_seconds|misplaced"
+    r"^process_|_seconds_(?:sum|bucket)$|_bytes$|numaserve_step_|inter_token|draft_tokens|late_masks|mask_seconds"
+    r"|misplaced|_starved_"
 )
 
 

@@ -26,9 +26,10 @@ def test_ids_times_and_places_are_left_out_and_nothing_else(text: str, expected:
 
 
 def test_metrics_keep_names_labels_and_what_requests_determine() -> None:
-    text = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\nnumaserve_seconds_sum 1.5'
-    expected = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\nnumaserve_seconds_sum VALUE'
-    assert normalise_metrics(text) == expected
+    text = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\n'
+    timed = ("numaserve_seconds_sum", "numaserve_worker_starved_seconds_total")
+    samples, expected = ("\n".join(f"{name} {value}" for name in timed) for value in (1.5, "VALUE"))
+    assert normalise_metrics(text + samples) == text + expected
 
 
 def test_no_two_cases_have_the_same_name() -> None:

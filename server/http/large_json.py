@@ -107,6 +107,7 @@ def _slices(value: Sequence[object], size: int) -> Iterator[Sequence[object]]:
 def _inside(parts: Iterator[object], begin: bytes, separator: bytes, end: bytes) -> Iterator[bytes]:
     """Yield the parts of a string or an array, without the quotes or brackets of each part's encoding."""
     yield begin
-    for number, part in enumerate(parts):
-        yield (separator if number else b"") + msgspec.json.encode(part)[1:-1]
+    encoded = map(msgspec.json.encode, parts)  # no loop over parts: it would hold one's objects while the client reads
+    for number, part in enumerate(encoded):
+        yield (separator if number else b"") + part[1:-1]
     yield end

@@ -18,7 +18,7 @@ WORDS = SparseOutput()
 
 
 class Served(NamedTuple):
-    """What a model serves and reports."""
+    """A purpose, and the routes and reports of a model with it."""
 
     purpose: Purpose
     bodies: Mapping[str, dict[str, Any]]

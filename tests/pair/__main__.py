@@ -5,6 +5,7 @@ a token. A ratio below 1 means that this tree is faster. Each ratio is the media
 """
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
 from numaserve.workers.bench.shapes import random_checkpoint, write_checkpoint
 
 from tests.pair.server import PairServer
+from tests.support.tiny_model import write_words
 from tests.support.trees import has_commit, installed_root, root_of_commit
 
 _MODELS = ("demo", "llama-1b", "mixture")
@@ -30,13 +32,17 @@ def model_path(name: str) -> Iterator[str]:
     """Yield what the serve command takes: the demo, or a folder of random weights, removed afterwards."""
     if name == "demo":
         yield name
-    elif name == "mixture":
-        with tempfile.TemporaryDirectory(prefix="np-") as folder:
-            write_checkpoint(Path(folder), _MIXTURE)
-            yield folder
-    else:
-        with random_checkpoint(name) as shape:
-            yield str(shape)
+        return
+    with random_checkpoint(name) if name != "mixture" else _mixture() as folder:
+        write_words(folder, json.loads((folder / "config.json").read_text())["vocab_size"])
+        yield str(folder)
+
+
+@contextmanager
+def _mixture() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="np-") as folder:
+        write_checkpoint(Path(folder), _MIXTURE)
+        yield Path(folder)
 
 
 def figures(server: PairServer) -> dict[str, float]:

@@ -52,9 +52,8 @@ def write_safetensors(path: Path, shapes: dict[str, list[int]], dtype: str = "BF
         file.truncate(8 + len(text) + end)
 
 
-def write_folder(folder: Path, vocabulary: int = 1000) -> Path:
-    """A model with the words w0, w1, ... and no chat template."""
-    folder.mkdir(exist_ok=True)
+def write_words(folder: Path, vocabulary: int) -> None:
+    """A tokenizer of the words w0, w1, ... without a chat template."""
     tokenizer = tokenizers.Tokenizer(
         models.WordLevel({f"w{index}": index for index in range(vocabulary)}, unk_token="w0")
     )
@@ -62,6 +61,12 @@ def write_folder(folder: Path, vocabulary: int = 1000) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text("{}")
+
+
+def write_folder(folder: Path, vocabulary: int = 1000) -> Path:
+    """A model with the tokenizer of `write_words`."""
+    folder.mkdir(exist_ok=True)
+    write_words(folder, vocabulary)
     (folder / "config.json").write_text(json.dumps(config(vocabulary)))
     write_safetensors(folder / "model.safetensors", tensors(vocabulary))
     return folder

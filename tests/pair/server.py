@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from tests.support.tree_server import TreeServer
 
@@ -32,7 +33,10 @@ class PairServer(TreeServer):
         return time.perf_counter() - begin
 
     def decode_s(self, rows: int, tokens: int) -> tuple[float, float]:
-        """Return the seconds of a step of `rows` streams, and the front end's CPU seconds per token."""
+        """Return the median seconds of a step of `rows` streams, and the front end's CPU seconds per token.
+
+        The mean was rejected: a pause of the machine within half a second of steps doubles it.
+        """
         cpu = self._front_end_s()
         seconds = asyncio.run(self._streams(rows, tokens))
         return seconds, (self._front_end_s() - cpu) / (rows * tokens)
@@ -41,8 +45,8 @@ class PairServer(TreeServer):
         async with httpx.AsyncClient(timeout=_PATIENCE_S) as client:
             times = await asyncio.gather(*(self._stream(client, tokens) for _ in range(rows)))
         begin, end = max(each[0] for each in times), min(each[-1] for each in times)  # while all of them run
-        steps = min(sum(begin <= moment <= end for moment in each) for each in times) - 1
-        return (end - begin) / steps
+        together = [[moment for moment in each if begin <= moment <= end] for each in times]
+        return statistics.median(after - before for each in together for before, after in pairwise(each))
 
     async def _stream(self, client: httpx.AsyncClient, tokens: int) -> list[float]:
         body = self._body(16, tokens, stream=True)
@@ -59,4 +63,5 @@ class PairServer(TreeServer):
         return {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, **more}
 
     def _front_end_s(self) -> float:
-        return sum(psutil.Process(self.process.pid).cpu_times()[:2])
+        # The clock of clock_getcpuclockid(3). /proc counts in hundredths of a second, which is too coarse for a round.
+        return time.clock_gettime(~self.process.pid << 3 | 2)

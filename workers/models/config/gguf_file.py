@@ -35,13 +35,15 @@ class GGUFFile(GGUFReader):
         """Return the number, text or truth value of a metadata key; None if the key is missing or another array.
 
         Some files have a number for each layer: an array of equal integers counts as that number. An array of truth
-        values is a list, and so is a short array of other integers.
+        values is a list, and so is a short array of other integers. A damaged text has U+FFFD.
         """
         field = self.fields.get(key)
         if field is None:
             return None
         if field.types[0] == GGUFValueType.ARRAY:
             return field.parts[-1].tolist() if field.types[1] == GGUFValueType.BOOL else _integers(field)
+        if field.types[0] == GGUFValueType.STRING:
+            return bytes(field.parts[-1]).decode(errors="replace")
         value: object = field.contents()
         return value
 

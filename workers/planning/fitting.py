@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.interface.windows import Window
+from numaserve.workers.interface.windows import Window, window_tables
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.cache_sizes import divide_memory
@@ -51,7 +51,7 @@ class Fitting:
     def cached(self) -> list[int]:
         """The pages, the snapshots, and the pages of each window table that running sequences leave to anchors."""
         slots, step_tokens = self.capacity.max_slots, self.options.max_step_tokens
-        tables = zip(self.windows, self.capacity.window_pages, strict=True)
+        tables = window_tables(self.windows, self.capacity)
         anchored = [pages - window.least_pages(slots, step_tokens) for window, pages in tables]
         return [self.capacity.num_pages, self.capacity.num_snapshots, *anchored]
 

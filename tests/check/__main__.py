@@ -12,19 +12,18 @@ from pathlib import Path
 
 from tests.check.choice import PROCESSES, SECONDS, choice
 from tests.check.durations import UNKNOWN_S, recorded
+from tests.support.trees import ROOT, git_text
 
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-_GIT = ("git",)
 _FAILED = 1
 _CXX = (".cc", ".h", ".inl")
 
 
 def changed_files(base: str | None) -> list[str]:
     """Return the files that differ from `base`, new ones too."""
-    new = _git("ls-files", "--others", "--exclude-standard")
-    found = [*_git("diff", "--name-only", base or "HEAD"), *new]
-    return found if found or base else _git("diff", "--name-only", "HEAD~1")
+    new = git_text("ls-files", "--others", "--exclude-standard").splitlines()
+    found = [*git_text("diff", "--name-only", base or "HEAD").splitlines(), *new]
+    return found if found or base else git_text("diff", "--name-only", "HEAD~1").splitlines()
 
 
 def _lint(files: Sequence[str]) -> int:
@@ -36,11 +35,6 @@ def _lint(files: Sequence[str]) -> int:
         *([[BIN / "codespell", *files]] if files else []),
     ]
     return max((subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands), default=0)
-
-
-def _git(*arguments: str) -> list[str]:
-    done = subprocess.run((*_GIT, *arguments), cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.splitlines()
 
 
 def _listed(files: Sequence[str], most: int) -> str:

@@ -6,14 +6,13 @@ touch. `--patch` counts the product files of patches instead, for a comparison w
 
 import argparse
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.trees import ROOT, git_text
+
 PRODUCT = ("server", "workers", "kernels", "shm_comm", "configs", "numaserve", "deploy")
-_GIT = ("git",)
 # Names that mean nothing else in the product: `score` would also count experts and tokenizers.
 REPRESENTATIVES: Mapping[str, str] = {
     "limit": "window_pages",
@@ -44,12 +43,8 @@ def patched(numstat: str) -> list[str]:
 
 def _product() -> dict[str, str]:
     """Return the texts of the product, by path."""
-    paths = _git("ls-files", "--cached", "--others", "--exclude-standard", "--", *PRODUCT).splitlines()
+    paths = git_text("ls-files", "--cached", "--others", "--exclude-standard", "--", *PRODUCT).splitlines()
     return {path: (ROOT / path).read_text(errors="replace") for path in paths if (ROOT / path).is_file()}
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run((*_GIT, *arguments), cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def _print(kind: str, name: str, files: Iterable[str], *, listed: bool) -> None:
@@ -69,7 +64,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.patch:
         for patch in options.patch:
-            files = patched(_git("apply", "--numstat", str(patch.resolve())))
+            files = patched(git_text("apply", "--numstat", str(patch.resolve())))
             _print("patch", patch.name, files, listed=options.verbose)
         return 0
     texts = _product()

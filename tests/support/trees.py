@@ -64,5 +64,12 @@ def _build(source: Path, root: Path) -> None:
     subprocess.run(command, check=True, env=environment)
 
 
+def git_text(*arguments: str) -> str:
+    """Return the output of a git command in the checkout. Raises `CalledProcessError`."""
+    done = _git(*arguments)
+    done.check_returncode()
+    return done.stdout.decode()
+
+
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run((*_GIT, *arguments), cwd=ROOT, capture_output=True, check=False)

@@ -98,6 +98,7 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
         num_snapshots=caches.num_snapshots,
         max_drafts=max_drafts(chosen, model, partition),
         window_pages=tuple(min(pages, num_pages) for pages in caches.window_pages),
+        feature_tiles=0,
     )
     windows = tuple(model.decoder.windows[: len(caches.window_pages)])
     return Fitting(chosen, partition, needs, capacity, windows, notes)

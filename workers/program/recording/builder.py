@@ -7,7 +7,8 @@ Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens
 padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,11 +24,12 @@ from numaserve.workers.program.buffers import (
     padded,
 )
 from numaserve.workers.program.caches import CacheIndex
-from numaserve.workers.program.cost import OperationCost, of_logit_rows
+from numaserve.workers.program.cost import OperationCost, of_logit_rows, of_merged_rows
 from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSource, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
+from numaserve.workers.program.ops.images import MergeRows
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import (
     Embed,
@@ -43,6 +45,7 @@ from numaserve.workers.program.ops.rows import (
 )
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
+from numaserve.workers.program.recording.images import ImageRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
 from numaserve.workers.program.recording.pooling import PoolRecorder
 from numaserve.workers.program.recording.recurrent import RecurrentRecorder
@@ -50,7 +53,7 @@ from numaserve.workers.program.recording.streams import StreamRecorder
 from numaserve.workers.program.slots import RowIndex
 
 
-class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentRecorder, StreamRecorder):
+class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder, RecurrentRecorder, StreamRecorder):
     """Records a forward pass; see the module's documentation."""
 
     def embed(
@@ -310,9 +313,13 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
     def costed(self) -> Iterator[tuple[Operation, Sequence[OperationCost]]]:
         """Yield the operations for this rank in order, each with its costs in a step: none for those that run on
         request."""
-        is_narrow = is_on_request = False
+        is_on_request = False
+        of_some: Callable[[OperationCost], OperationCost] | None = None
         for operation in self.fused():
             is_on_request = is_on_request or isinstance(operation, TokenRows)
             costs = [] if is_on_request else operation.cost(self.setup)
-            yield operation, [of_logit_rows(cost) for cost in costs] if is_narrow else costs
-            is_narrow = is_narrow or isinstance(operation, Narrow | Pool)
+            yield operation, costs if of_some is None else [of_some(cost) for cost in costs]
+            if isinstance(operation, Narrow | Pool):
+                of_some = of_logit_rows
+            elif isinstance(operation, MergeRows):
+                of_some = partial(of_merged_rows, merged=operation.merged)

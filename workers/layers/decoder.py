@@ -16,6 +16,7 @@ from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
 from numaserve.workers.layers.token_head import TokenHead
+from numaserve.workers.layers.vision import Tower
 from numaserve.workers.program.ops.rows import Pooling
 from numaserve.workers.program.setup import RankShape
 
@@ -40,6 +41,7 @@ class Decoder(Layer):
     masked_head: MaskedHead | None = None  # the maxima of whose logits are the vectors of pooled sequences
     token_head: TokenHead | None = None  # of single tokens of pooled sequences that ask for it
     shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
+    tower: Tower | None = None  # makes features of images, with a program of its own
 
     @property
     def borrows(self) -> bool:

@@ -64,9 +64,15 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
         part = self._partial(table.k)
         self.operations.append(Embed(table=table, first_row=first_row, scale=scale, out=part))
         for index, other, first in more:
-            added = Embed(table=other, first_row=first, scale=1.0, index=index, accumulate=True, out=part)
-            self.operations.append(added)
+            self.add_rows(part, other, index=index, first_row=first)
         return self.summed(part)
+
+    def add_rows(self, partial: Partial, table: Matrix, *, index: RowIndex, first_row: int) -> None:
+        """Add the row at the `index` of each token to this rank's part of a sum. `table` has rows `first_row` ...;
+        nothing is added for other rows."""
+        self.operations.append(
+            Embed(table=table, first_row=first_row, scale=1.0, index=index, accumulate=True, out=partial)
+        )
 
     def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
         """The norm of `x`, which is fp32: bf16 [tokens, as many columns as the weight has]."""
@@ -164,10 +170,13 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
             raise ValueError(f"the first column of a part of a matrix must be a multiple of {PAD}, not {chosen.start}")
         return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
 
-    def summed(self, partial: Partial, post_norm: Vector | None = None, eps: float = 0.0) -> Residual:
-        """post_norm?(the sum over ranks) as a new residual stream: fp32 [tokens, columns]; `eps` is of the norm."""
+    def summed(
+        self, partial: Partial, post_norm: Vector | None = None, eps: float = 0.0, *, bias: Vector | None = None
+    ) -> Residual:
+        """post_norm?(the sum over ranks + bias) as a new residual stream: fp32 [tokens, columns]; `eps` is of the
+        norm."""
         residual = Residual(self.limits.max_step_tokens, partial.cols, 4)
-        self._reduce(residual, partial, assign=True, post_norm=post_norm, eps=eps)
+        self._reduce(residual, partial, assign=True, post_norm=post_norm, eps=eps, bias=bias)
         return residual
 
     def linear(self, x: Operand, weight: Matrix, bias: Vector | None = None) -> Tensor:
@@ -183,7 +192,7 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
 
     def linear_partial(self, x: Operand, weight: Matrix) -> Partial:
         """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""
-        out = self._partial()
+        out = self._partial(weight.n)
         self._linear("linear_partial", x, weight, out)
         return out
 

@@ -372,7 +372,15 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         )
     ),
 }
-_UNIT = ("norm.weight", "layernorm_1.weight", "layernorm_2.weight", "router.scale", "per_expert_scale")  # about one
+_UNIT = (  # about one
+    "norm.weight",
+    "layernorm_1.weight",
+    "layernorm_2.weight",
+    "layer_norm1.weight",
+    "layer_norm2.weight",
+    "router.scale",
+    "per_expert_scale",
+)
 TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
 CENTRED = ("gemma2", "gemma3", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
@@ -435,7 +443,8 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
             else:
                 is_turned = model.config.model_type in TURNED and parameter.ndim == 3
-                value = noise * 1.5 * parameter.shape[1 if is_turned else -1] ** -0.5
+                inputs = parameter.shape[1 if is_turned else -1] if parameter.ndim < 4 else parameter[0].numel()
+                value = noise * 1.5 * inputs**-0.5
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):

@@ -116,6 +116,7 @@ class RankGroup:
         num_snapshots: int = 0,
         max_drafts: int = 0,
         window_pages: Sequence[int] = (),
+        feature_tiles: int = 0,
         backend: Backend = "native",
         draft_model: Path | None = None,
         **settings: Any,
@@ -146,6 +147,7 @@ class RankGroup:
             num_snapshots=num_snapshots,
             max_drafts=max_drafts,
             window_pages=tuple(window_pages),
+            feature_tiles=feature_tiles,
         )
         launches = [
             Launch(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.spec import ModelConfig
 
@@ -53,7 +54,8 @@ class Family:
     """One model family. `configure(fields, architecture)` maps config.json to layers.
 
     `buffers` end the names of tensors that follow from the configuration: older libraries saved them with the weights,
-    and they are never read.
+    and they are never read. `images(fields, processor, config)` maps the settings of the image processor of a model
+    with a tower.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Family:
     configure: Callable[[Fields, str], ModelConfig]
     gguf: GgufForm | None = None
     buffers: tuple[str, ...] = ROTARY_BUFFERS
+    images: Callable[[Fields, Fields, ModelConfig], ImageInput] | None = None
 
     def config_of(self, fields: Fields, architecture: str) -> ModelConfig:
         """Return the configuration of a model, with the family's `buffers`. Raises `OperatorError` as `configure`

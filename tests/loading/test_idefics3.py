@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.vision import Tower
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.checkpoint import check_checkpoint
 
 from tests.support import checkpoints, vision
 
@@ -101,6 +105,10 @@ def published(folder: Path, name: str) -> ModelConfig:
     return load_model_config(write(folder, values, vision.processor_settings(values["vision_config"]["image_size"])))
 
 
+def matrices(layer: Layer) -> list[MatrixParameter]:
+    return [each for each in layer.parameters() if isinstance(each, MatrixParameter)]
+
+
 def tower_of(config: ModelConfig) -> Tower:
     assert config.decoder.tower is not None
     return config.decoder.tower
@@ -145,6 +153,25 @@ def test_what_transformers_writes_is_read(case: str, tmp_path: Path) -> None:
     assert tower.factor == expected.scale_factor
     assert config.images is not None
     assert config.images.token == vision.IMAGE_TOKEN
+
+
+def test_a_quantization_by_the_operator_leaves_the_tower_as_it_is(tmp_path: Path) -> None:
+    config = load_model_config(vision.save(checkpoints.build(vision.CASES["idefics3"]()), tmp_path))
+    part = config.partition([1], ModelSettings(formats=WeightFormats(linear="int4"))).ranks[0]
+    formats = [part.format(each).format for each in matrices(config.decoder.blocks[0])]
+    assert set(formats) == {"int4"}
+    assert {part.format(each).format for each in matrices(tower_of(config))} == {"bf16"}
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_model_of_text_alone_needs_no_tensor_of_the_tower(pooled: bool, tmp_path: Path) -> None:
+    files = open_model(vision.save(checkpoints.build(vision.CASES["smolvlm"]()), tmp_path))
+    config = read_config(files, ModelSettings(pooled=pooled)).text_only()
+    assert config.images is None
+    assert config.decoder.tower is None
+    if not pooled:
+        check_checkpoint(files, config)
+    check_checkpoint(files, read_config(files, ModelSettings(pooled=pooled)))
 
 
 def test_settings_within_the_whole_processor_are_read_first(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support import checkpoints
 IMAGE_TOKEN = 497
 
 Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 
 def _config(made: type[hf.PreTrainedConfig], text: hf.PreTrainedConfig, factor: int, **vision: Any) -> Any:
@@ -89,3 +90,13 @@ def random_tiles(config: hf.PreTrainedConfig, count: int, seed: int = 0) -> Pixe
     rng, side = np.random.default_rng(seed), config.vision_config.image_size
     slope = np.linspace(0, 1, side)[:, None, None] * rng.uniform(0, 200, (count, 1, side, 3))
     return (slope + rng.uniform(0, 55, (count, side, side, 3))).astype(np.uint8)
+
+
+def values_of(tiles: Pixels) -> Floats:
+    """Return what transformers' image processor makes of the pixels of tiles: fp32 [tiles, 3, side, side]."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    processor, settings = Idefics3ImageProcessorPil(), processor_settings(tiles.shape[1])
+    rescaled = (processor.rescale(each.transpose(2, 0, 1), settings["rescale_factor"]) for each in tiles)
+    mean, std = settings["image_mean"], settings["image_std"]
+    return np.stack([processor.normalize(each, mean, std) for each in rescaled])

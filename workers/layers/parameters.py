@@ -17,9 +17,10 @@ import numpy.typing as npt
 from numaserve.workers.layers.axes import Axis
 
 Rows = npt.NDArray[np.int32]
-# "published": as the checkpoint has it, or as the operator wants it; "head": the same of the output head; "absorbed":
-# with at least 8 bits in groups, for what latent attention absorbs.
-Rule = Literal["published", "head", "absorbed", "bf16"]
+# "published": as the checkpoint has it, or as the operator wants it; "head": the same of the output head; "stored": as
+# the checkpoint has it, whatever the operator wants; "absorbed": with at least 8 bits in groups, for what latent
+# attention absorbs.
+Rule = Literal["published", "head", "stored", "absorbed", "bf16"]
 Stack = Literal["in order", "turned"]
 
 EACH = "*"

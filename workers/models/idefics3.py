@@ -118,9 +118,19 @@ def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
         mask=Mask(bidirectional=True),
         biases="all",
         names=_ATTENTION,
+        rule="stored",
     )
     activation = vision.choice("hidden_act", _ACTIVATIONS, "gelu_pytorch_tanh")
-    mlp = PlainMlp(at, hidden, intermediate, activation, names=_MLP, axis_name="vision_intermediate", biased=True)
+    mlp = PlainMlp(
+        at,
+        hidden,
+        intermediate,
+        activation,
+        names=_MLP,
+        axis_name="vision_intermediate",
+        biased=True,
+        rule="stored",
+    )
     return Block(LayerNorm(f"{at}layer_norm1", hidden, eps), attention, LayerNorm(f"{at}layer_norm2", hidden, eps), mlp)
 
 

@@ -113,8 +113,10 @@ class ModelConfig:
             raise OperatorError("an assistant only drafts for another model: serve that one, with --draft-model")
 
     def drafting_for(self, served: ModelConfig) -> ModelConfig:
-        """Return the same draft model as it drafts for another model. Raises `OperatorError` if it cannot."""
-        return replace(self, decoder=self.decoder.drafting_for(served.decoder))
+        """Return the same draft model as it drafts for another model: of text alone. Raises `OperatorError` if it
+        cannot."""
+        model = self.text_only()
+        return replace(model, decoder=model.decoder.drafting_for(served.decoder))
 
     def or_saved_as(self, other: ModelConfig) -> ModelConfig:
         """Return the same model, whose checkpoint may have the names of tensors of `other` instead."""

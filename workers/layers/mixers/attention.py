@@ -18,6 +18,7 @@ from numaserve.workers.layers.parameters import (
     Order,
     Parameter,
     Part,
+    Rule,
     Source,
     Split,
     VectorParameter,
@@ -69,6 +70,7 @@ class Attention(Mixer):
     source: KvSource = "projected"  # of keys and values; "cached": of the last layer before with the same cache
     names: AttentionNames = field(default_factory=AttentionNames)
     lender: tuple[QueryHeads, KvHeads] | None = None  # the heads of another model, whose cache it reads
+    rule: Rule = "published"  # of the format of its matrices
 
     @cached_property
     def queries(self) -> QueryHeads | BorrowingHeads:
@@ -102,7 +104,7 @@ class Attention(Mixer):
     def qkv(self) -> MatrixParameter:
         """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads, as far as
         `source` needs these."""
-        return MatrixParameter(self._heads)
+        return MatrixParameter(self._heads, rule=self.rule)
 
     @cached_property
     def heads_bias(self) -> VectorParameter | None:
@@ -115,7 +117,7 @@ class Attention(Mixer):
     @cached_property
     def o(self) -> MatrixParameter:
         """The output projection, with the columns of the rank's query heads."""
-        return MatrixParameter((whole(self._output),), Split(self.queries, self.values))
+        return MatrixParameter((whole(self._output),), Split(self.queries, self.values), rule=self.rule)
 
     @cached_property
     def o_bias(self) -> VectorParameter | None:

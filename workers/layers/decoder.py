@@ -16,7 +16,7 @@ from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
 from numaserve.workers.layers.token_head import TokenHead
-from numaserve.workers.layers.vision import Tower
+from numaserve.workers.layers.vision import FEATURES, Tower
 from numaserve.workers.program.ops.rows import Pooling
 from numaserve.workers.program.setup import RankShape
 
@@ -59,6 +59,8 @@ class Decoder(Layer):
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
+        if self.tower is not None:
+            b.place_rows(FEATURES, residual, self.tower.features)
         inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
         for layer, (block, place) in enumerate(zip(self.blocks, self.layer_caches(part).places, strict=True)):
             block.attend(b, part, residual, place)

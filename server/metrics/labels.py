@@ -10,12 +10,14 @@ RequestState = Literal["waiting", "running"]
 StepKind = Literal["prefill", "decode", "mixed"]
 Stage = Literal["schedule", "send", "native", "all_reduce", "mask_wait", "receive", "detokenize"]
 DraftOutcome = Literal["accepted", "rejected"]
+FeatureSource = Literal["found", "computed"]
 Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "over_limit", "not_ready"]
 
 PAGE_STATES: tuple[PageState, ...] = get_args(PageState)
 REQUEST_STATES: tuple[RequestState, ...] = get_args(RequestState)
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 DRAFT_OUTCOMES: tuple[DraftOutcome, ...] = get_args(DraftOutcome)
+FEATURE_SOURCES: tuple[FeatureSource, ...] = get_args(FeatureSource)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 DEATH_REASONS: tuple[DeathReason, ...] = get_args(DeathReason)

@@ -11,6 +11,7 @@ from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
 from numaserve.server.metrics.anchor_families import AnchorFamilies, SnapshotFamilies, WindowFamilies
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
+from numaserve.server.metrics.image_families import ImageFamilies
 from numaserve.server.metrics.labels import Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -166,6 +167,12 @@ class Metrics:
         self._anchors.hits.inc(hits)
         self._anchors.unanchored.inc(unanchored_tokens)
 
+    def images(self, *, found: int, computed: int, tower_seconds: float) -> None:
+        """Count tiles whose features were found or computed, and the time of the vision tower."""
+        self._images.tiles["found"].inc(found)
+        self._images.tiles["computed"].inc(computed)
+        self._images.tower_seconds.inc(tower_seconds)
+
     def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
         """Count draft tokens that steps verified."""
         self._scheduler.draft_tokens[drafter, "accepted"].inc(accepted)
@@ -230,6 +237,11 @@ class Metrics:
     def _anchors(self) -> AnchorFamilies:
         """The metrics that both have."""
         return AnchorFamilies(self._series)
+
+    @cached_property
+    def _images(self) -> ImageFamilies:
+        """The metrics that only models that read images have."""
+        return ImageFamilies(self._series)
 
     def render(self) -> tuple[bytes, str]:
         """Return the body and the content type of GET /metrics."""

@@ -26,6 +26,7 @@ class Planner:
         speculation: Speculation | None = None,
     ) -> None:
         self._workers_draft = config.worker_drafter is not None
+        self._rows_per_tile = config.rows_per_tile
         self._speculation = speculation
         self._kv = kv
         self._waiting = waiting
@@ -39,9 +40,10 @@ class Planner:
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
         """Plan the next token of all that have one. Return the others that have more to compute, by turn."""
         ranked = self._running_set.ranked()
-        drafts = self._drafts(step, ranked)
-        prompts = []
-        for seq in list(ranked):
+        prompts = self._before_images() if self._running_set.with_images else []
+        decodes = [seq for seq in ranked if seq not in prompts] if prompts else list(ranked)
+        drafts = self._drafts(step, ranked, prompts)
+        for seq in decodes:
             if seq.state is not SequenceState.RUNNING:
                 break  # retracted in favour of an earlier one, like all sequences after it
             remaining = seq.num_remaining
@@ -59,8 +61,16 @@ class Planner:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
-    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> Mapping[Decode, Draft]:
-        """Return the draft tokens to verify.
+    def _before_images(self) -> list[Sequence]:
+        """Return the running sequences that have rows of images to compute.
+
+        They are prompts even where one position is left, as in decodes: it may have to wait for a place.
+        """
+        ends = [(seq, seq.request.images[-1].start + self._rows_per_tile) for seq in self._running_set.with_images]
+        return [seq for seq, end in ends if seq.position.next < end and seq.num_remaining]
+
+    def _drafts(self, step: StepBuilder, running: list[Sequence], prompts: list[Sequence]) -> Mapping[Decode, Draft]:
+        """Return the draft tokens to verify, none of them of `prompts`.
 
         Each of `running` keeps the token and the row that it must find, and prompts keep half of the rest: none would
         end, or begin, next to sequences whose whole output can be drafted.
@@ -70,8 +80,10 @@ class Planner:
         # Ahead of an answer the front end mostly cannot draft, and the remaining tokens need not be counted.
         some = self._workers_draft or any(not seq.position.pending for seq in running)
         decodes = [seq for seq in running if seq.num_remaining == 1 and seq.position.wants_sample] if some else []
+        if prompts:
+            decodes = [seq for seq in decodes if seq not in prompts]
         rows = step.budget.beyond(len(running))
-        if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
+        if decodes and (self._waiting or prompts or any(seq.num_remaining > 1 for seq in running)):
             rows //= 2
         proposal = self._speculation.propose(decodes, DraftBudget(rows, step.in_flight.step_id))
         step.reading, step.in_flight.expected = proposal.reading, proposal.expected
@@ -88,10 +100,11 @@ class Planner:
                 break
             if seq is not newcomer:
                 prompts.remove(seq)
-                self._compute(step, seq, [])
+                if step.budget.begins(seq, seq.position.computed):
+                    self._compute(step, seq, [])
                 continue
             is_new = not seq.has_begun
-            if not (step.budget.has_room(seq) and self._running_set.admit(seq)):
+            if not (step.budget.has_room(seq) and self._can_begin(step, seq) and self._running_set.admit(seq)):
                 newcomer = None  # no other sequence overtakes it
                 continue
             if is_new:
@@ -100,10 +113,18 @@ class Planner:
             self._compute(step, seq, list(seq.pages), slot_init(seq))
         return begun
 
+    def _can_begin(self, step: StepBuilder, seq: Sequence) -> bool:
+        """Return whether a waiting sequence finds the features that its first chunk needs: none can be admitted without
+        a chunk."""
+        return not seq.request.images or step.budget.begins(seq, self._kv.reusable(seq))
+
     def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:
         """Plan the next chunk of a prompt."""
         chunk = step.budget.take(seq)
-        self._waiting.computed(seq, chunk.length)
+        tokens: float = chunk.length
+        if seq.request.images and step.tower is not None:
+            tokens += step.tower.add(len(step.plans), seq, seq.position.computed + chunk.length)
+        self._waiting.computed(seq, tokens)
         self._plan(step, seq, chunk, pages, init)
 
     def _plan(

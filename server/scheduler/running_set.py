@@ -28,6 +28,7 @@ class RunningSet:
         self._kv = kv
         self._waiting = waiting
         self.running: list[Sequence] = []  # in order of turns
+        self.with_images: list[Sequence] = []  # of these, the sequences that have images
         self.free_slots = list(range(config.capacity.max_slots - 1, -1, -1))
         self.retractions = 0
         self._turns = 0
@@ -59,6 +60,8 @@ class RunningSet:
             seq.turn = self._turns
             self._turns += 1
         insort(self.running, seq, key=lambda each: each.turn)
+        if seq.request.images:
+            self.with_images.append(seq)
         self._levels.add(seq)
         seq.state = SequenceState.RUNNING
         seq.slot = self.free_slots.pop()
@@ -116,6 +119,8 @@ class RunningSet:
     def leave(self, seq: Sequence) -> None:
         """Take slot and pages from a sequence."""
         self.running.remove(seq)
+        if seq.request.images:
+            self.with_images.remove(seq)
         self._levels.remove(seq)
         self._kv.release(seq)
         self.free_slots.append(seq.slot)

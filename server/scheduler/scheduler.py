@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.errors import ResultMismatch
+from numaserve.server.scheduler.feature_pool import FeaturePool
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.live_sequences import LiveSequences
 from numaserve.server.scheduler.planner import Planner
@@ -23,6 +24,7 @@ from numaserve.server.scheduler.step import InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.step_size import StepSize
 from numaserve.server.scheduler.suspects import Finding, Suspects
+from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.reports import (
     ConstraintReport,
@@ -79,7 +81,9 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = KVCache(config, log)
-        self.step_costs = StepCosts(draft_model=config.worker_drafter is not None)
+        self.features = FeaturePool(config.capacity.feature_tiles)
+        has_tower = config.capacity.feature_tiles > 0
+        self.step_costs = StepCosts(draft_model=config.worker_drafter is not None, tower=has_tower)
         self.costs = self.step_costs.served
         self.step_size = StepSize(config, self.step_costs)
         self.waiting = WaitingQueue()
@@ -146,7 +150,10 @@ class Scheduler:
         if self.held:
             self.live.let_in(self._suspects.next_on_trial())
         self.kv.begin_step(self.running)
-        step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model, self.step_size.tokens)
+        costs, tokens, tower = self.step_costs, self.step_size.tokens, None
+        if costs.tower is not None:
+            tower = TowerRuns(self.features, self.config.rows_per_tile, costs.of_run(tokens))
+        step = StepBuilder(self._next_step, self.config, self.costs, costs.draft_model, tokens, tower=tower)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         self.unchecked += step.unchecked
@@ -173,6 +180,8 @@ class Scheduler:
             raise ResultMismatch(f"received the result of step {result.step_id} while no step was pending")
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
+        if record.places:
+            self.features.unlock(record.places)
         updates: list[SequenceUpdate] = []
         if record.entries:  # it is neither void nor a beat
             predicted = None if self._speculation is None else self.step_costs.predicted(record)
@@ -205,7 +214,7 @@ class Scheduler:
             return []
         failed, *later = self.in_flight
         self.reset_workers()
-        self.in_flight.extend(InFlight(record.step_id, void=True) for record in later)
+        self.in_flight.extend(InFlight(record.step_id, void=True, tiles=record.tiles) for record in later)
         ended = [entry.seq for entry in failed.entries if entry.seq.state is not SequenceState.FINISHED]
         self._end(ended)
         return ended
@@ -238,6 +247,7 @@ class Scheduler:
         for seq in self.waiting:  # also the sequences that were set aside
             seq.position.suspended(plans_lost=True, ran=seq in ran)
         self.kv.flush()
+        self.features.flush()
 
     def flush_cache(self) -> bool:
         """Drop all cached prefixes; False, and nothing done, while a sequence runs."""

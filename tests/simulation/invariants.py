@@ -104,6 +104,8 @@ class Invariants:
         if kept := [name for name, request in self._requests.items() if request()]:
             world = self._world
             world.violate(f"nobody asks for anything any more, and the requests of sequences {kept} are kept")
+        if tiles := self._world.images.contents:
+            self._world.violate(f"nobody asks for anything any more, and the pixels of {len(tiles)} tiles are kept")
 
     def check_search(self, scenario: Scenario) -> None:
         """Check that one request that kills, and nothing else that does, was found with few deaths."""

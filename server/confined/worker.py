@@ -14,7 +14,7 @@ from typing import NoReturn
 from numaserve.server.common.patience import Patience
 from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.confined.priority import run_when_idle
-from numaserve.server.confined.work import ANSWER_HEAD, NOT_CONFINED
+from numaserve.server.confined.work import ANSWER_HEAD, NOT_CONFINED, PIECE_HEAD
 from numaserve.workers.interface.python_process import module_command
 
 MEMORY_BYTES = 512 * 2**20
@@ -54,12 +54,14 @@ class ConfinedWorker:
         seconds: float = SECONDS,
         make_cpu_seconds: float | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        in_background: bool = False,
         idle: bool = False,
     ) -> None:
         """Start the process, which runs `module`. Messages call it `subject`, such as "the chat template".
 
         An answer has at most `max_bytes`. `make_cpu_seconds`, else `cpu_seconds`, bounds the preparation before the
-        first piece. Once an `idle` process has answered, it runs only while nothing else needs a core.
+        first piece. A process `in_background` gets a small share of a core that workers need. Once an `idle` process
+        has answered, it runs only while nothing else needs a core.
         """
         self._subject = subject
         self._module = module
@@ -72,6 +74,7 @@ class ConfinedWorker:
             "memory_bytes": memory_bytes,
         }
         self._config = json.dumps({**config, **limits}).encode() + b"\n"
+        self._in_background = in_background or idle
         self._idle = idle
         self._unsent_config = self._config
         self._lock = threading.Lock()
@@ -80,16 +83,19 @@ class ConfinedWorker:
 
     def ask(self, piece: bytes) -> str:
         """Return the result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
-        line = piece + b"\n"
+        return self._text(self.ask_bytes(piece))
+
+    def ask_bytes(self, piece: bytes | bytearray) -> bytes:
+        """Return the result for `piece` as bytes. Raises as `ask` does."""
         with self._lock:
             # The process may have been killed between requests, so each request gets a second try.
-            answer = self._ask(line) or self._ask(line)
+            answer = self._ask(piece) or self._ask(piece)
         if answer is None:
             self._raise_dead()
-        success, text = answer
+        success, data = answer
         if not success:
-            raise WorkFailed(text)
-        return text
+            raise WorkFailed(self._text(data))
+        return data
 
     def close(self) -> None:
         """End the process, even in the middle of a piece. Also done at the end of the object or of the interpreter."""
@@ -98,7 +104,7 @@ class ConfinedWorker:
         with self._lock:
             self._process.stop()
 
-    def _ask(self, line: bytes) -> tuple[bool, str] | None:
+    def _ask(self, piece: bytes | bytearray) -> tuple[bool, bytes] | None:
         """Return whether there is a result, and the result or the complaint; None if the process died unanswered."""
         if self._process.is_stopped and not self._closed:
             self._start()
@@ -106,7 +112,7 @@ class ConfinedWorker:
             raise WorkerUnavailable("The server is shutting down.")
         process = self._process
         try:
-            answer = self._exchange(process, line, Patience(self._seconds))
+            answer = self._exchange(process, piece, Patience(self._seconds))
         except TooLate:
             process.stop()
             self._raise_unavailable(f"did not answer within {self._seconds:g} s")
@@ -119,6 +125,12 @@ class ConfinedWorker:
             raise WorkFailed(f"{self._subject} needs a kernel with seccomp filters, which this kernel lacks")
         return None
 
+    def _text(self, answer: bytes) -> str:
+        try:
+            return answer.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            self._raise_unavailable("gave an answer that is no text")
+
     def _raise_dead(self) -> NoReturn:
         """Raise the error that explains why the process has ended twice without an answer."""
         if -(self._process.returncode or 0) in _ITS_OWN_FAULT:
@@ -130,19 +142,22 @@ class ConfinedWorker:
             f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Retry later."
         ) from None
 
-    def _exchange(self, process: ChildProcess, line: bytes, patience: Patience) -> tuple[bool, str] | None:
+    def _exchange(
+        self, process: ChildProcess, piece: bytes | bytearray, patience: Patience
+    ) -> tuple[bool, bytes] | None:
         try:
-            process.send(self._unsent_config + line, patience)
+            process.send(self._unsent_config + PIECE_HEAD.pack(len(piece)), patience)
+            process.send(piece, patience)
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
             if self._unsent_config and self._idle:  # not earlier: the start would take too long
                 run_when_idle(process.pid)
             self._unsent_config = b""
             if size > self._max_bytes:
                 return None
-            return success, process.receive(size, patience).decode("utf-8", "surrogatepass")
-        except (Ended, UnicodeDecodeError):
+            return success, process.receive(size, patience)
+        except Ended:
             return None
 
     def _start(self) -> None:
-        self._process = ChildProcess(module_command(self._module), in_background=self._idle)
+        self._process = ChildProcess(module_command(self._module), in_background=self._in_background)
         self._unsent_config = self._config

@@ -97,12 +97,32 @@ async def test_a_permit_that_comes_as_its_caller_leaves_goes_to_the_next() -> No
     await line.acquire("first")
     leaver, next_one = (asyncio.create_task(line.acquire(whose)) for whose in ("leaver", "next"))
     await asyncio.sleep(0)
-    line.release()  # the leaver's
+    line.release("first")  # the leaver's
     leaver.cancel()
     await next_one
-    line.release()
+    line.release("next")
     await line.acquire("somebody")  # none was lost
     assert not line._waiting
+
+
+async def test_a_caller_leaves_the_permits_beyond_its_own_to_others() -> None:
+    line = FairSemaphore(2, each=1)
+    await line.acquire("first")
+    again = asyncio.create_task(line.acquire("first"))
+    await asyncio.sleep(0)
+    await line.acquire("other")  # a permit is free, though a caller waits
+    third = asyncio.create_task(line.acquire("third"))
+    await asyncio.sleep(0)
+    line.release("other")
+    await third
+    assert not again.done()
+    line.release("first")
+    await again
+    for whose in ("first", "third"):
+        line.release(whose)
+    await line.acquire("first")  # none was lost, and none remembered
+    assert not line._waiting
+    assert line._held == {"first": 1}
 
 
 async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -> None:

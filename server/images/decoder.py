@@ -1,0 +1,137 @@
+"""The decoding of images: off the event loop, bounded, fair among clients, and once for equal images of a scope."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from queue import LifoQueue
+
+import msgspec
+from numaserve.server.common.fair_lru import FairLru
+from numaserve.server.confined.worker import BeyondLimits, ConfinedWorker, WorkerUnavailable, WorkFailed
+from numaserve.server.engine.types import NotReady
+from numaserve.server.images import answer
+from numaserve.server.images.encoded import digest_of, to_bytes
+from numaserve.server.images.geometry import most_tiles
+from numaserve.server.images.store import ImageStore, Reservation
+from numaserve.server.images.types import SMALLER, ImageLimits, ImageProblem, Picture, too_many_bytes
+from numaserve.server.scheduler.cache.scope import CacheScope
+from numaserve.server.scheduler.client import Client
+from numaserve.server.text.executor import Executor
+
+_PROCESSES = 2
+_MAX_REQUESTS = 64
+_CPU_SECONDS = 5.0  # for one image; the largest allowed takes about one second
+_SECONDS = 60.0  # wall time; the process has a small share of a core that workers need
+_BASE_BYTES = 384 * 2**20  # the interpreter with its libraries, and the file
+_PIXEL_BYTES = 20  # of a pixel before resizing: five copies of 4 bytes while a transparent image is put on white
+_HEAD_BYTES = 4096
+_LINE_BREAKS = 1.03  # two after each 76 characters
+_PADDING = 2  # characters
+
+
+class ImageDecoder:
+    """Decodes images in confined processes, and caches the pictures. For one event loop.
+
+    A client has one process at a time, so that images which take the longest allowed time do not stop the images of
+    other clients.
+
+    Only requests of one scope find a picture, as they find cached prefixes: an image that takes no time would reveal
+    that another client has sent it.
+    """
+
+    def __init__(self, store: ImageStore, limits: ImageLimits) -> None:
+        """Start the processes. Half of the store's tiles are for pictures of earlier requests."""
+        settings = store.settings
+        self._store = store
+        self._limits = limits
+        self._most = most_tiles(settings, limits.pixels)
+        self._pictures: FairLru[tuple[CacheScope, bytes], Picture] = FairLru(store.num_tiles * settings.tile_bytes // 2)
+        self._digests = Executor("image-digest", threads=1, max_requests=_MAX_REQUESTS, waiting="images")
+        self._executor = Executor("image", threads=_PROCESSES, max_requests=_MAX_REQUESTS, waiting="images", each=1)
+        self._workers = [self._new_worker() for _ in range(_PROCESSES)]
+        self._idle: LifoQueue[ConfinedWorker] = LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+
+    async def decode(self, encoded: Sequence[str], scope: CacheScope, client: Client) -> list[Picture]:
+        """Return the picture of each image in base64.
+
+        Raises `ImageProblem` for the first image that cannot be used, `QueueFull` if too many requests wait or the
+        image store is full, and `NotReady` if a process fails or this is closed.
+        """
+        self._check(encoded)
+        with self._digests.admitted():
+            digests = [await self._digests.run(partial(digest_of, text)) for text in encoded]
+        pictures = {digest: self._pictures.get((scope, digest)) for digest in digests}
+        missing = {digest: digests.index(digest) for digest, picture in pictures.items() if picture is None}
+        if missing:
+            with self._executor.admitted(), self._store.reserve(client.name, len(missing) * self._most) as reservation:
+                for digest, index in missing.items():
+                    work = partial(self._decode, encoded[index], index, reservation)
+                    picture = await self._executor.run(work)
+                    self._keep(client, (scope, digest), picture)
+                    pictures[digest] = picture
+        return [picture for digest in digests if (picture := pictures[digest]) is not None]
+
+    def close(self) -> None:
+        """Decode nothing more, and end the processes. The store stays open."""
+        for worker in self._workers:
+            worker.close()
+        self._digests.close()
+        self._executor.close()
+
+    def _check(self, encoded: Sequence[str]) -> None:
+        if len(encoded) > (most := self._limits.images):
+            raise ImageProblem(
+                "too_many_images",
+                f"The request has {len(encoded)} images; the limit is {most}. Leave out some images.",
+                most,
+            )
+        for index, text in enumerate(encoded):
+            # The process counts the bytes exactly. A text of line breaks alone is refused here.
+            if (nbytes := len(text) * 3 // 4) > self._limits.file_bytes * _LINE_BREAKS + _PADDING:
+                raise too_many_bytes(nbytes, self._limits, index)
+
+    def _keep(self, client: Client, key: tuple[CacheScope, bytes], picture: Picture) -> None:
+        if self._pictures.get(key) is None:  # another request may have decoded the same image
+            nbytes = len(picture.tiles) * self._store.settings.tile_bytes
+            self._pictures.put(client.name.encode(), key, picture, nbytes)
+
+    def _decode(self, text: str, index: int, reservation: Reservation) -> Picture:
+        """Return the picture, whose pixels are in the store; runs in a thread."""
+        try:
+            with self._idle_worker() as worker:
+                data = worker.ask_bytes(to_bytes(text))
+            head, tiles = answer.decode(data, self._store.settings.tile_bytes)
+        except BeyondLimits as error:
+            raise ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}", index) from None
+        except WorkFailed as error:
+            raise NotReady(f"Images cannot be decoded: {error}.") from error
+        except WorkerUnavailable as error:
+            raise NotReady(str(error)) from error
+        except ValueError as error:
+            raise NotReady(f"The image decoder gave a wrong answer: {error}. Retry later.") from error
+        if head.problem is not None:
+            raise ImageProblem(head.problem, head.message, index)
+        return Picture(head.rows, head.cols, tuple(reservation.write(tile) for tile in tiles))
+
+    @contextmanager
+    def _idle_worker(self) -> Iterator[ConfinedWorker]:
+        worker = self._idle.get()
+        try:
+            yield worker
+        finally:
+            self._idle.put(worker)
+
+    def _new_worker(self) -> ConfinedWorker:
+        settings, limits = self._store.settings, self._limits
+        return ConfinedWorker(
+            "the image decoder",
+            "numaserve.server.images.process",
+            {"settings": msgspec.to_builtins(settings), "limits": msgspec.to_builtins(limits)},
+            max_bytes=self._most * settings.tile_bytes + _HEAD_BYTES,
+            memory_bytes=_BASE_BYTES + _PIXEL_BYTES * limits.file_pixels + 3 * limits.file_bytes,
+            cpu_seconds=_CPU_SECONDS,
+            seconds=_SECONDS,
+            in_background=True,
+        )

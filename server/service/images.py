@@ -1,0 +1,51 @@
+"""The image input of a server: its limits, and its memory."""
+
+import math
+
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.images.geometry import most_tiles
+from numaserve.server.images.store import ImageStore
+from numaserve.server.images.types import ImageLimits
+from numaserve.shm_comm.segment import create_memory
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.planning.needs import GIB
+
+_MEMFD_NAME = "numaserve-images"
+_MIB = 1 << 20
+_LARGEST_REQUESTS = 3  # in the store: one, half of the tiles for earlier images, and tiles for other clients
+
+
+def image_limits(config: ServeConfig) -> ImageLimits:
+    """Return the limits of the images of a request."""
+    return ImageLimits(
+        images=config.max_images,
+        file_bytes=int(config.max_image_file_mib * _MIB),
+        file_pixels=config.max_image_file_pixels,
+        pixels=config.max_image_pixels,
+    )
+
+
+def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
+    """Return the image store of a server.
+
+    Raises `OperatorError` if a tile or the largest request does not fit, and `OSError` if the kernel refuses the
+    memory.
+    """
+    if config.max_image_pixels < settings.tile**2:
+        raise OperatorError(
+            f"max_image_pixels is {config.max_image_pixels}, and a tile of the model has {settings.tile} x "
+            f"{settings.tile} pixels: set it to at least {settings.tile**2}"
+        )
+    each = most_tiles(settings, config.max_image_pixels)
+    tiles = int(config.image_memory_gib * GIB) // settings.tile_bytes
+    needed = _LARGEST_REQUESTS * config.max_images * each
+    if tiles < needed:
+        least = math.ceil(needed * settings.tile_bytes / GIB * 100) / 100
+        raise OperatorError(
+            f"image_memory_gib is {config.image_memory_gib:g}, enough for {tiles} tiles of images, and "
+            f"{config.max_images} images of up to {each} tiles need {needed}: set image_memory_gib to at least "
+            f"{least:g}, or lower max_images or max_image_pixels"
+        )
+    fd = create_memory(_MEMFD_NAME, tiles * settings.tile_bytes, lambda _fd: None)
+    return ImageStore(fd, settings, tiles)

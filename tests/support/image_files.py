@@ -1,0 +1,88 @@
+"""Image files for tests, of every allowed format and mode."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from numaserve.workers.interface.images import ImageInput
+from PIL import Image
+
+HALF = (0.5, 0.5, 0.5)
+# As in the published SmolVLM-500M, but with small tiles.
+SETTINGS = ImageInput(
+    tile=64,
+    longest_edge=256,
+    split=True,
+    resample=1,
+    do_resize=True,
+    rescale=1 / 255,
+    mean=HALF,
+    std=HALF,
+    rows_per_tile=4,
+    token=9,
+)
+
+
+def pattern(width: int, height: int, mode: str = "RGB", salt: int = 0) -> Image.Image:
+    """Return an image in which every channel and every pixel differs."""
+    bands = [Image.linear_gradient("L"), Image.radial_gradient("L")]
+    bands += [bands[0].transpose(Image.Transpose.ROTATE_90), bands[1].point(lambda value: (3 * value + salt) % 256)]
+    image = Image.merge("RGBA", bands).resize((width, height), Image.Resampling.BICUBIC)
+    if mode == "I;16":
+        return image.convert("I").point(lambda value: value * 257).convert("I;16")
+    return image.convert("RGB").convert(mode) if mode in {"CMYK", "YCbCr", "P", "1"} else image.convert(mode)
+
+
+def in_file(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """Return the image in a file of the format `kind`."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def oriented(kind: str, orientation: int) -> bytes:
+    """Return a file whose EXIF says how to turn its image."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return in_file(pattern(90, 50), kind, exif=exif)
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of files of all formats and modes."""
+    for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+        yield f"png-{mode}", in_file(pattern(70, 90, mode))
+    yield "png-transparent-palette", in_file(pattern(70, 90, "P"), transparency=3)
+    yield "png-transparencies", in_file(pattern(70, 90, "P"), transparency=bytes(range(256)))
+    yield "png-transparent-colour", in_file(pattern(70, 90), transparency=(12, 13, 14))
+    yield "png-icc", in_file(pattern(70, 90), icc_profile=b"a colour profile" * 40)
+    yield "png-text", in_file(pattern(70, 90), pnginfo=_text())
+    yield "png-animated", in_file(pattern(70, 90), save_all=True, append_images=[pattern(70, 90, salt=9)])
+    for mode in ("L", "RGB", "CMYK", "YCbCr"):
+        for progressive in (False, True):
+            yield f"jpeg-{mode}-{progressive}", in_file(pattern(70, 90, mode), "JPEG", progressive=progressive)
+    yield "jpeg-icc", in_file(pattern(70, 90), "JPEG", icc_profile=b"a colour profile" * 9000)
+    yield "jpeg-comment", in_file(pattern(70, 90), "JPEG", comment=b"a comment")
+    yield "jpeg-of-two", in_file(pattern(70, 90), "MPO", save_all=True, append_images=[pattern(35, 45)])
+    for mode in ("RGB", "RGBA"):
+        for lossless in (False, True):
+            yield f"webp-{mode}-{lossless}", in_file(pattern(70, 90, mode), "WEBP", lossless=lossless)
+    yield "webp-icc", in_file(pattern(70, 90), "WEBP", icc_profile=b"a colour profile" * 40)
+    for kind in ("WEBP", "GIF"):
+        more = [pattern(70, 90, salt=salt) for salt in (60, 120)]
+        yield f"{kind.lower()}-animated", in_file(pattern(70, 90), kind, save_all=True, append_images=more)
+    for mode in ("1", "L", "P", "RGBA"):
+        yield f"gif-{mode}", in_file(pattern(70, 90, mode), "GIF")
+    yield "gif-transparent", in_file(pattern(70, 90, "P"), "GIF", transparency=5)
+    yield "gif-interlaced", in_file(pattern(70, 90, "P"), "GIF", interlace=1)
+    for kind in ("PNG", "JPEG", "WEBP"):
+        for orientation in range(1, 9):
+            yield f"{kind.lower()}-turned-{orientation}", oriented(kind, orientation)
+
+
+def _text() -> Any:
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("Comment", "words " * 1000, zip=True)
+    info.add_itxt("Title", "ein Bild ✓", lang="de")
+    return info

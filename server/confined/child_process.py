@@ -65,7 +65,7 @@ class ChildProcess:
         """Return whether `stop` was called."""
         return not self._stop.alive
 
-    def send(self, data: bytes | bytearray, patience: Patience) -> None:
+    def send(self, data: bytes, patience: Patience) -> None:
         """Write all of `data`. Raises `TooLate` and `Ended`."""
         rest = memoryview(data)
         try:

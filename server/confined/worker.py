@@ -8,7 +8,8 @@ process.
 import json
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import NoReturn
 
 from numaserve.server.common.patience import Patience
@@ -83,13 +84,17 @@ class ConfinedWorker:
 
     def ask(self, piece: bytes) -> str:
         """Return the result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
-        return self._text(self.ask_bytes(piece))
+        return self._text(self.ask_in_parts(len(piece), lambda: (piece,)))
 
-    def ask_bytes(self, piece: bytes | bytearray) -> bytes:
-        """Return the result for `piece` as bytes. Raises as `ask` does."""
+    def ask_in_parts(self, nbytes: int, parts: Callable[[], Iterable[bytes]]) -> bytes:
+        """Return the result, as bytes, for a piece of `nbytes` in parts. Raises as `ask` does.
+
+        A long piece is never whole in this process: to make it would hold the GIL for milliseconds.
+        """
+        head = PIECE_HEAD.pack(nbytes)
         with self._lock:
             # The process may have been killed between requests, so each request gets a second try.
-            answer = self._ask(piece) or self._ask(piece)
+            answer = self._ask(head, parts) or self._ask(head, parts)
         if answer is None:
             self._raise_dead()
         success, data = answer
@@ -104,7 +109,7 @@ class ConfinedWorker:
         with self._lock:
             self._process.stop()
 
-    def _ask(self, piece: bytes | bytearray) -> tuple[bool, bytes] | None:
+    def _ask(self, head: bytes, parts: Callable[[], Iterable[bytes]]) -> tuple[bool, bytes] | None:
         """Return whether there is a result, and the result or the complaint; None if the process died unanswered."""
         if self._process.is_stopped and not self._closed:
             self._start()
@@ -112,7 +117,7 @@ class ConfinedWorker:
             raise WorkerUnavailable("The server is shutting down.")
         process = self._process
         try:
-            answer = self._exchange(process, piece, Patience(self._seconds))
+            answer = self._exchange(process, chain((head,), parts()), Patience(self._seconds))
         except TooLate:
             process.stop()
             self._raise_unavailable(f"did not answer within {self._seconds:g} s")
@@ -142,12 +147,10 @@ class ConfinedWorker:
             f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Retry later."
         ) from None
 
-    def _exchange(
-        self, process: ChildProcess, piece: bytes | bytearray, patience: Patience
-    ) -> tuple[bool, bytes] | None:
+    def _exchange(self, process: ChildProcess, parts: Iterable[bytes], patience: Patience) -> tuple[bool, bytes] | None:
         try:
-            process.send(self._unsent_config + PIECE_HEAD.pack(len(piece)), patience)
-            process.send(piece, patience)
+            for part in chain((self._unsent_config,), parts):
+                process.send(part, patience)
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
             if self._unsent_config and self._idle:  # not earlier: the start would take too long
                 run_when_idle(process.pid)

@@ -10,7 +10,7 @@ from numaserve.server.common.fair_lru import FairLru
 from numaserve.server.confined.worker import BeyondLimits, ConfinedWorker, WorkerUnavailable, WorkFailed
 from numaserve.server.engine.types import NotReady
 from numaserve.server.images import answer
-from numaserve.server.images.encoded import digest_of, to_bytes
+from numaserve.server.images.encoded import digest_of, slices
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore, Reservation
 from numaserve.server.images.types import SMALLER, ImageLimits, ImageProblem, Picture, too_many_bytes
@@ -20,8 +20,8 @@ from numaserve.server.text.executor import Executor
 
 _PROCESSES = 2
 _MAX_REQUESTS = 64
-_CPU_SECONDS = 5.0  # for one image; the largest allowed takes about one second
-_SECONDS = 60.0  # wall time; the process has a small share of a core that workers need
+_CPU_SECONDS = 10.0  # for one image; the largest allowed takes about two
+_SECONDS = 120.0  # wall time; the process has a small share of a core that workers need
 _BASE_BYTES = 384 * 2**20  # the interpreter with its libraries, and the file
 _PIXEL_BYTES = 20  # of a pixel before resizing: five copies of 4 bytes while a transparent image is put on white
 _HEAD_BYTES = 4096
@@ -101,7 +101,7 @@ class ImageDecoder:
         """Return the picture, whose pixels are in the store; runs in a thread."""
         try:
             with self._idle_worker() as worker:
-                data = worker.ask_bytes(to_bytes(text))
+                data = worker.ask_in_parts(len(text), partial(slices, text))
             head, tiles = answer.decode(data, self._store.settings.tile_bytes)
         except BeyondLimits as error:
             raise ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}", index) from None

@@ -35,6 +35,10 @@ def confined(limits: ImageLimits = LIMITS, cpu_seconds: float = 20.0, memory_byt
     )
 
 
+def ask(worker: ConfinedWorker, text: bytes) -> bytes:
+    return worker.ask_in_parts(len(text), lambda: (text,))
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[ConfinedWorker]:
     made = confined()
@@ -44,7 +48,7 @@ def worker() -> Iterator[ConfinedWorker]:
 
 @pytest.fixture
 def decoded(worker: ConfinedWorker) -> Decode:
-    return lambda data: decode(worker.ask_bytes(b64encode(data)), SETTINGS.tile_bytes)
+    return lambda data: decode(ask(worker, b64encode(data)), SETTINGS.tile_bytes)
 
 
 def problem(answer: Answer) -> tuple[str | None, str]:
@@ -92,7 +96,7 @@ def test_what_is_no_image_is_refused(decoded: Decode, data: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"?", b"AAA", b"AAAAA", b"AA==AA==", "ä".encode(), b"iVBO\0Rw0KGgo=", b"_-8="])
 def test_what_is_no_base64_is_refused(worker: ConfinedWorker, text: bytes) -> None:
-    answer, _ = decode(worker.ask_bytes(text), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, text), SETTINGS.tile_bytes)
     assert answer.problem == "invalid_image"
     assert "The image is not valid base64" in answer.message
 
@@ -101,7 +105,7 @@ def test_base64_may_have_line_breaks(worker: ConfinedWorker, decoded: Decode) ->
     data = in_file(pattern(70, 90))
     text = b64encode(data)
     lines = b"\r\n".join(text[start : start + 76] for start in range(0, len(text), 76))
-    assert decode(worker.ask_bytes(lines), SETTINGS.tile_bytes) == decoded(data)
+    assert decode(ask(worker, lines), SETTINGS.tile_bytes) == decoded(data)
 
 
 def test_pixels_and_bytes_are_allowed_up_to_their_limits() -> None:
@@ -116,7 +120,7 @@ def test_pixels_and_bytes_are_allowed_up_to_their_limits() -> None:
         ),
     ):
         worker = confined(limits)
-        answer, tiles = decode(worker.ask_bytes(b64encode(data)), SETTINGS.tile_bytes)
+        answer, tiles = decode(ask(worker, b64encode(data)), SETTINGS.tile_bytes)
         worker.close()
         if expected is None:
             assert tiles == to_tiles(data, SETTINGS, LIMITS)[1]
@@ -134,8 +138,8 @@ def test_thin_images_become_tiles(decoded: Decode, size: tuple[int, int], grid: 
 def test_a_file_that_takes_long_ends_at_the_limit_and_the_next_is_decoded() -> None:
     worker = confined(replace(LIMITS, file_pixels=1 << 24), cpu_seconds=1.0)
     with pytest.raises(BeyondLimits, match="the image decoder ran for more than 1 s of processor time"):
-        worker.ask_bytes(b64encode(endless_scans(4000, 4000)))
-    answer, _ = decode(worker.ask_bytes(b64encode(in_file(pattern(9, 9)))), SETTINGS.tile_bytes)
+        ask(worker, b64encode(endless_scans(4000, 4000)))
+    answer, _ = decode(ask(worker, b64encode(in_file(pattern(9, 9)))), SETTINGS.tile_bytes)
     assert answer.problem is None
     worker.close()
 
@@ -143,10 +147,10 @@ def test_a_file_that_takes_long_ends_at_the_limit_and_the_next_is_decoded() -> N
 def test_a_file_that_takes_much_memory_is_too_large_and_the_next_is_decoded() -> None:
     worker = confined(replace(LIMITS, file_pixels=1 << 32), memory_bytes=300 * MIB)
     black = png(png_header(30_000, 30_000), (b"IDAT", zlib.compress(bytes(1 << 20))), (b"IEND", b""))
-    answer, _ = decode(worker.ask_bytes(b64encode(black)), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, b64encode(black)), SETTINGS.tile_bytes)
     message = "Decoding the image takes too much memory. Send a smaller image."
     assert problem(answer) == ("image_too_large", message)
-    answer, _ = decode(worker.ask_bytes(b64encode(in_file(pattern(9, 9)))), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, b64encode(in_file(pattern(9, 9)))), SETTINGS.tile_bytes)
     assert answer.problem is None
     worker.close()
 

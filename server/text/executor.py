@@ -66,7 +66,10 @@ class Executor:
         running = asyncio.wrap_future(self._pool.submit(work))
         # The thread becomes free when the piece ends, even if the request was cancelled before.
         running.add_done_callback(lambda _: self._semaphore.release(caller))
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            del running  # an error of the work refers to this frame, and the future to the error
 
     def close(self) -> None:
         """Start nothing more; running pieces are not waited for."""

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -139,6 +140,28 @@ async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -
         with pytest.raises(QueueFull):
             entered.enter_context(executor.admitted())
     executor.close()
+
+
+async def test_what_failed_is_freed_without_a_collection_of_garbage() -> None:
+    class Text:
+        def read(self) -> None:
+            raise ValueError("unreadable")
+
+    async def fail(executor: Executor) -> weakref.ref[Text]:
+        text = Text()
+        with pytest.raises(ValueError, match="unreadable"):
+            await executor.run(text.read)
+        return weakref.ref(text)
+
+    executor = Executor("test", threads=1, max_requests=9)
+    gc.disable()
+    try:
+        forgotten = await asyncio.create_task(fail(executor))
+        await executor.run(lambda: None)  # the thread has let go of it too
+        assert forgotten() is None
+    finally:
+        gc.enable()
+        executor.close()
 
 
 async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:

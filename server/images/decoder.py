@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from queue import LifoQueue
+from typing import NamedTuple
 
 import msgspec
 from numaserve.server.common.fair_lru import FairLru
 from numaserve.server.confined.worker import BeyondLimits, ConfinedWorker, WorkerUnavailable, WorkFailed
 from numaserve.server.engine.types import NotReady
-from numaserve.server.images import answer
+from numaserve.server.images import exchange
 from numaserve.server.images.encoded import digest_of, slices
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore, Reservation
@@ -29,6 +31,14 @@ _LINE_BREAKS = 1.03  # two after each 76 characters
 _PADDING = 2  # characters
 
 
+class _Key(NamedTuple):
+    """What two requests have in common whose images become the same picture."""
+
+    scope: CacheScope
+    digest: bytes  # SHA-256 of the text
+    whole: bool
+
+
 class ImageDecoder:
     """Decodes images in confined processes, and caches the pictures. For one event loop.
 
@@ -43,9 +53,9 @@ class ImageDecoder:
         """Start the processes. Half of the store's tiles are for pictures of earlier requests."""
         settings = store.settings
         self._store = store
-        self._limits = limits
+        self.limits = limits
         self._most = most_tiles(settings, limits.pixels)
-        self._pictures: FairLru[tuple[CacheScope, bytes], Picture] = FairLru(store.num_tiles * settings.tile_bytes // 2)
+        self._pictures: FairLru[_Key, Picture] = FairLru(store.num_tiles * settings.tile_bytes // 2)
         self._digests = Executor("image-digest", threads=1, max_requests=_MAX_REQUESTS, waiting="images")
         self._executor = Executor("image", threads=_PROCESSES, max_requests=_MAX_REQUESTS, waiting="images", each=1)
         self._workers = [self._new_worker() for _ in range(_PROCESSES)]
@@ -53,8 +63,10 @@ class ImageDecoder:
         for worker in self._workers:
             self._idle.put(worker)
 
-    async def decode(self, encoded: Sequence[str], scope: CacheScope, client: Client) -> list[Picture]:
-        """Return the picture of each image in base64.
+    async def decode(
+        self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
+    ) -> list[Picture]:
+        """Return the picture of each image in base64; images at the indices `whole` are not split.
 
         Raises `ImageProblem` for the first image that cannot be used, `QueueFull` if too many requests wait or the
         image store is full, and `NotReady` if a process fails or this is closed.
@@ -62,16 +74,18 @@ class ImageDecoder:
         self._check(encoded)
         with self._digests.admitted():
             digests = [await self._digests.run(partial(digest_of, text)) for text in encoded]
-        pictures = {digest: self._pictures.get((scope, digest)) for digest in digests}
-        missing = {digest: digests.index(digest) for digest, picture in pictures.items() if picture is None}
+        keys = [_Key(scope, digest, index in whole) for index, digest in enumerate(digests)]
+        pictures = {key: self._pictures.get(key) for key in keys}
+        missing = [key for key, picture in pictures.items() if picture is None]
         if missing:
             with self._executor.admitted(), self._store.reserve(client.name, len(missing) * self._most) as reservation:
-                for digest, index in missing.items():
-                    work = partial(self._decode, encoded[index], index, reservation)
+                for key in missing:
+                    index = keys.index(key)
+                    work = partial(self._decode, encoded[index], index, reservation, whole=key.whole)
                     picture = await self._executor.run(work)
-                    self._keep(client, (scope, digest), picture)
-                    pictures[digest] = picture
-        return [picture for digest in digests if (picture := pictures[digest]) is not None]
+                    self._keep(client, key, picture)
+                    pictures[key] = picture
+        return [picture for key in keys if (picture := pictures[key]) is not None]
 
     def close(self) -> None:
         """Decode nothing more, and end the processes. The store stays open."""
@@ -81,7 +95,7 @@ class ImageDecoder:
         self._executor.close()
 
     def _check(self, encoded: Sequence[str]) -> None:
-        if len(encoded) > (most := self._limits.images):
+        if len(encoded) > (most := self.limits.images):
             raise ImageProblem(
                 "too_many_images",
                 f"The request has {len(encoded)} images; the limit is {most}. Leave out some images.",
@@ -89,20 +103,21 @@ class ImageDecoder:
             )
         for index, text in enumerate(encoded):
             # The process counts the bytes exactly. A text of line breaks alone is refused here.
-            if (nbytes := len(text) * 3 // 4) > self._limits.file_bytes * _LINE_BREAKS + _PADDING:
-                raise too_many_bytes(nbytes, self._limits, index)
+            if (nbytes := len(text) * 3 // 4) > self.limits.file_bytes * _LINE_BREAKS + _PADDING:
+                raise too_many_bytes(nbytes, self.limits, index)
 
-    def _keep(self, client: Client, key: tuple[CacheScope, bytes], picture: Picture) -> None:
+    def _keep(self, client: Client, key: _Key, picture: Picture) -> None:
         if self._pictures.get(key) is None:  # another request may have decoded the same image
             nbytes = len(picture.tiles) * self._store.settings.tile_bytes
             self._pictures.put(client.name.encode(), key, picture, nbytes)
 
-    def _decode(self, text: str, index: int, reservation: Reservation) -> Picture:
+    def _decode(self, text: str, index: int, reservation: Reservation, *, whole: bool) -> Picture:
         """Return the picture, whose pixels are in the store; runs in a thread."""
+        head = exchange.WHOLE if whole else exchange.SPLIT
         try:
             with self._idle_worker() as worker:
-                data = worker.ask_in_parts(len(text), partial(slices, text))
-            head, tiles = answer.decode(data, self._store.settings.tile_bytes)
+                data = worker.ask_in_parts(len(head) + len(text), lambda: chain((head,), slices(text)))
+            answer, tiles = exchange.decode(data, self._store.settings.tile_bytes)
         except BeyondLimits as error:
             raise ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}", index) from None
         except WorkFailed as error:
@@ -111,9 +126,9 @@ class ImageDecoder:
             raise NotReady(str(error)) from error
         except ValueError as error:
             raise NotReady(f"The image decoder gave a wrong answer: {error}. Retry later.") from error
-        if head.problem is not None:
-            raise ImageProblem(head.problem, head.message, index)
-        return Picture(head.rows, head.cols, tuple(reservation.write(tile) for tile in tiles))
+        if answer.problem is not None:
+            raise ImageProblem(answer.problem, answer.message, index)
+        return Picture(answer.rows, answer.cols, tuple(reservation.write(tile) for tile in tiles))
 
     @contextmanager
     def _idle_worker(self) -> Iterator[ConfinedWorker]:
@@ -124,7 +139,7 @@ class ImageDecoder:
             self._idle.put(worker)
 
     def _new_worker(self) -> ConfinedWorker:
-        settings, limits = self._store.settings, self._limits
+        settings, limits = self._store.settings, self.limits
         return ConfinedWorker(
             "the image decoder",
             "numaserve.server.images.process",

@@ -46,7 +46,7 @@ def load() -> None:
     Image.preinit()
 
 
-def from_base64(text: bytes | bytearray) -> bytes:
+def from_base64(text: bytes) -> bytes:
     """Return the bytes of an image file. Raises `ImageProblem`."""
     try:
         # Line breaks are in the output of many encoders.

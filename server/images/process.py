@@ -1,14 +1,12 @@
-"""The process that decodes images until its input ends; `ImageDecoder` starts it and bounds it.
-
-A piece of work is the base64 text of an image; the result is described in `answer`.
-"""
+"""The process that decodes images until its input ends; `ImageDecoder` starts it and bounds it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from numaserve.server.confined.work import Work, serve
-from numaserve.server.images.answer import Answer, encode
+from numaserve.server.images.exchange import SPLIT, WHOLE, Answer, encode
 from numaserve.server.images.pixels import from_base64, load, to_tiles
 from numaserve.server.images.types import ImageLimits, ImageProblem
 from numaserve.workers.interface.images import ImageInput
@@ -16,11 +14,12 @@ from numaserve.workers.interface.images import ImageInput
 
 def _work(config: Mapping[str, Any]) -> Work:
     settings = msgspec.convert(config["settings"], ImageInput)
+    settings_of = {SPLIT: settings, WHOLE: replace(settings, split=False)}
     limits = msgspec.convert(config["limits"], ImageLimits)
 
-    def work(text: bytes) -> bytes:
+    def work(piece: bytes) -> bytes:
         try:
-            layout, tiles = to_tiles(from_base64(text), settings, limits)
+            layout, tiles = to_tiles(from_base64(piece[1:]), settings_of[piece[:1]], limits)
         except ImageProblem as error:
             return encode(Answer(problem=error.code, message=str(error)), [])
         return encode(Answer(layout.rows, layout.cols), tiles)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from numaserve.server.confined.worker import BeyondLimits, ConfinedWorker
-from numaserve.server.images.answer import Answer, decode
+from numaserve.server.images.exchange import SPLIT, WHOLE, Answer, decode
 from numaserve.server.images.pixels import to_tiles
 from numaserve.server.images.types import ImageLimits
 from numaserve.workers.interface.images import ImageInput
@@ -35,8 +35,8 @@ def confined(limits: ImageLimits = LIMITS, cpu_seconds: float = 20.0, memory_byt
     )
 
 
-def ask(worker: ConfinedWorker, text: bytes) -> bytes:
-    return worker.ask_in_parts(len(text), lambda: (text,))
+def ask(worker: ConfinedWorker, text: bytes, head: bytes = SPLIT) -> bytes:
+    return worker.ask_in_parts(1 + len(text), lambda: (head, text))
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,13 @@ def test_pixels_and_bytes_are_allowed_up_to_their_limits() -> None:
             assert tiles == to_tiles(data, SETTINGS, LIMITS)[1]
         else:
             assert problem(answer) == ("image_too_large", f"{expected} Send a smaller image.")
+
+
+def test_an_image_that_is_not_split_is_one_tile(worker: ConfinedWorker) -> None:
+    data = in_file(pattern(300, 90))
+    answer, tiles = decode(ask(worker, b64encode(data), WHOLE), SETTINGS.tile_bytes)
+    assert answer == Answer()
+    assert tiles == to_tiles(data, replace(SETTINGS, split=False), LIMITS)[1]
 
 
 @pytest.mark.parametrize(("size", "grid"), [((1, 65_535), (4, 1)), ((65_535, 1), (1, 4)), ((1, 1), (2, 2))])

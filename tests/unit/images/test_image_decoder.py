@@ -8,6 +8,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
@@ -68,6 +69,11 @@ async def test_the_pixels_of_each_image_are_in_the_store_in_order(decoder: Image
         assert pixels(decoder, picture) == tiles
         assert picture.tiles[-1].digest == hashlib.sha256(SETTINGS.digest + tiles[-1]).digest()
     assert pictures[0] is pictures[2]  # decoded once
+    split, whole = await decoder.decode(texts[:1] * 2, COMMON_SCOPE, ONE, whole=frozenset({1}))
+    assert split is pictures[0]
+    assert (whole.rows, whole.cols) == (0, 0)
+    single = replace(SETTINGS, split=False)
+    assert pixels(decoder, whole) == to_tiles(in_file(pattern(90, 70)), single, LIMITS)[1]
     assert await decode(decoder) == []
 
 

@@ -1,7 +1,13 @@
-"""The answer of the process that decodes images: a line of JSON, and the pixels of the tiles."""
+"""The exchange with the process that decodes images.
+
+A piece of work is a byte that says what to do with the image, and its text in base64. The answer is a line of JSON and
+the pixels of the tiles.
+"""
 
 import msgspec
 from numaserve.server.images.types import ProblemCode
+
+SPLIT, WHOLE = b"s", b"w"  # as the model's processor splits images, or into a single tile
 
 
 class Answer(msgspec.Struct, omit_defaults=True):

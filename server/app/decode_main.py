@@ -74,7 +74,7 @@ _MEMORY_BYTES = 4 << 30  # 100 times the longest body
 
 class Job(msgspec.Struct):
     """The head of a request: the kind of body to decode, and the number of its bytes that follow. A body with more than
-    `max_text_bytes` without its opaque texts is decoded in vain."""
+    `max_text_bytes` without its opaque texts gets an answer without fields."""
 
     model: str
     refuse_unknown: bool

@@ -28,7 +28,7 @@ _IMAGE: Content = [{"type": "image"}]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a model sees of a conversation: its turns, the pictures that are left in them, and the other images."""
+    """A conversation as the model sees it: turns, the pictures left in them, and the problems of other images."""
 
     turns: list[Turn]
     pictures: list[Picture]

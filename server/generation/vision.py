@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from numaserve.server.images.decoder import ImageDecoder
 from numaserve.server.images.expansion import IDEFICS3, Expansion
+from numaserve.server.tokenizer.types import TokenizerError, TokenizerProtocol
 from numaserve.workers.interface.images import ImageInput
 
 
@@ -15,3 +16,14 @@ class Vision:
     placeholder: str  # the text of the token `settings.token`
     decoder: ImageDecoder
     expansion: Expansion = IDEFICS3
+
+
+def placeholder_of(settings: ImageInput, tokenizer: TokenizerProtocol) -> str:
+    """Return the text of the token that stands for an image. Raises `TokenizerError` if this text is not one token."""
+    text, token = tokenizer.token_text(settings.token), settings.token
+    if not text or tokenizer.encode(text, add_special_tokens=False) != [token]:
+        raise TokenizerError(
+            f"the token {token}, which stands for an image, is no special token of the tokenizer (its text is "
+            f"{text!r}); download the tokenizer's files again"
+        )
+    return text

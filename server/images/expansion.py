@@ -28,7 +28,7 @@ class Expansion:
         return "".join([*(f"{row}\n" for row in rows), f"\n{last}" if rows else last])
 
 
-# Of Idefics3, SmolVLM and granite-docling (`get_image_prompt_string`).
+# The texts in `get_image_prompt_string`, for Idefics3, SmolVLM and granite-docling.
 IDEFICS3 = Expansion("<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>")
 
 

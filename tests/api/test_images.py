@@ -372,6 +372,10 @@ def test_no_log_has_an_image(engine: FakeEngine, caplog: pytest.LogCaptureFixtur
     assert image[:24] not in logged
 
 
+def test_a_model_that_takes_images_shows_that(client: TestClient) -> None:
+    assert client.post("/api/show", json={"model": MODEL}).json()["capabilities"] == ["completion", "vision"]
+
+
 def test_an_image_may_take_what_the_texts_of_a_body_leave(client: TestClient, engine: FakeEngine) -> None:
     image = encoded("x" * (3 << 20))
     for path, body in bodies(image).items():

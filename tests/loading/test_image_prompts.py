@@ -9,13 +9,14 @@ import pytest
 import tokenizers
 from numaserve.server.app.application import ApiContext
 from numaserve.server.generation.prompts import render
-from numaserve.server.generation.vision import Vision
+from numaserve.server.generation.vision import Vision, placeholder_of
 from numaserve.server.images.decoder import ImageDecoder
 from numaserve.server.images.types import ImageLimits, Picture
 from numaserve.server.scheduler.images import Tile
 from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.tokenizer import Tokenizer
+from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.interface.images import ImageInput
 from transformers import PreTrainedTokenizerFast
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -96,6 +97,9 @@ class Decoder:
 
     limits: ImageLimits = ImageLimits(8, 1, 1, 1)  # noqa: RUF009 it is frozen
 
+    def close(self) -> None:
+        pass
+
     async def decode(self, encoded: Sequence[str], *_: object, whole: frozenset[int]) -> list[Picture]:
         grids = [tuple(map(int, text.split("+"))) for text in encoded]
         return [Picture(rows, cols, tuple(Tile(at, b"") for at in range(rows * cols + 1))) for rows, cols in grids]
@@ -114,7 +118,7 @@ def context_of(template: str) -> ApiContext:
         made, eos_token_ids=frozenset(), bos_token_id=None, eos_token_id=None, chat_template=chat_template
     )
     settings = ImageInput(8, 16, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, ROWS, made.token_to_id(PLACEHOLDER))
-    vision = Vision(settings, PLACEHOLDER, cast(ImageDecoder, Decoder()))
+    vision = Vision(settings, placeholder_of(settings, tokenizer), cast(ImageDecoder, Decoder()))
     return replace(make_context(FakeEngine(), context_length=8192), tokenizer=tokenizer, vision=vision)
 
 
@@ -160,9 +164,21 @@ async def test_the_ids_of_a_prompt_are_those_of_transformers(name: str, conversa
     try:
         prompt = await render(context, sent(turns).asked().input)  # type: ignore[arg-type]
     finally:
-        context.text.close()
+        context.close()
     assert prompt.tokens == expected(name, turns)
     assert context.vision is not None
     token = context.vision.settings.token
     starts = [at for at, each in enumerate(prompt.tokens) if each == token][::ROWS]
     assert [start for start, _ in prompt.images] == starts
+
+
+def test_a_token_that_the_tokenizer_reads_as_text_is_no_placeholder() -> None:
+    context = context_of(TEMPLATES["SmolVLM2"])
+    assert context.vision is not None
+    tokenizer = cast(Tokenizer, context.tokenizer)
+    half = next(at for at in range(400) if tokenizer.encode(tokenizer.token_text(at), add_special_tokens=False) != [at])
+    for token in (half, 10**6):
+        settings = replace(context.vision.settings, token=token)
+        with pytest.raises(TokenizerError, match="no special token of the tokenizer"):
+            placeholder_of(settings, tokenizer)
+    context.close()

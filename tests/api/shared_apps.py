@@ -29,6 +29,7 @@ READ_LATER = {
     "takes_predictions",
     "tokenizer",
     "tool_format",
+    "vision",
 }
 # The objects with state that routes hold besides their context, and how a new one is made.
 _NEW: dict[type, Callable[[ApiContext], object]] = {

@@ -1,0 +1,113 @@
+"""A model that takes images: a decoder that decodes nothing, and a tokenizer whose template writes placeholders."""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from numaserve.server.app.application import ApiContext
+from numaserve.server.generation.vision import Vision
+from numaserve.server.images.decoder import ImageDecoder
+from numaserve.server.images.expansion import Expansion
+from numaserve.server.images.types import ImageLimits, ImageProblem, Picture
+from numaserve.server.scheduler.cache.scope import CacheScope
+from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.images import Tile
+from numaserve.workers.interface.images import ImageInput
+from shared_apps import app_over
+from starlette.testclient import TestClient
+
+from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
+
+IMAGE, ROWS, MOST = 259, 3, 4  # the token, the feature rows of a tile, and the images of a request
+PLACEHOLDER = "<i>"
+EXPANSION = Expansion("|", "whole", "{}{}")
+SETTINGS = ImageInput(8, 16, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, ROWS, IMAGE)
+LIMITS = ImageLimits(MOST, 2**20, 2**20, 2**20)
+DAMAGED = "The image is damaged. Send an intact file."
+
+
+def encoded(text: str) -> str:
+    """The base64 text of an image of this name: a `wide` one has two tiles and that of the whole, a `bad` one fails."""
+    return b64encode(text.encode()).decode()
+
+
+GOOD, WIDE, BAD = (encoded(name) for name in ("good", "wide", "bad"))
+
+
+def data_url(image: str = GOOD) -> str:
+    return f"data:image/png;base64,{image}"
+
+
+@dataclass
+class FakeDecoder:
+    """Knows an image by its name."""
+
+    limits: ImageLimits = LIMITS
+    calls: list[tuple[tuple[str, ...], CacheScope]] = field(default_factory=list)
+
+    async def decode(
+        self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
+    ) -> list[Picture]:
+        self.calls.append((tuple(encoded), scope))
+        if BAD in encoded:
+            raise ImageProblem("invalid_image", DAMAGED, encoded.index(BAD))
+        return [_picture(text, split=index not in whole) for index, text in enumerate(encoded)]
+
+    def close(self) -> None:
+        pass
+
+
+def _picture(text: str, *, split: bool) -> Picture:
+    rows, cols, count = (1, 2, 3) if text == WIDE and split else (0, 0, 1)
+    return Picture(rows, cols, tuple(Tile(number, text.encode()) for number in range(count)))
+
+
+class SeeingTokenizer(ByteTokenizer):
+    """A tokenizer with a placeholder, and a template that writes it; like that of SmolVLM it knows lists alone."""
+
+    special_token_ids = ByteTokenizer.special_token_ids | {IMAGE}
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        tokens: list[int] = []
+        for part in re.split(f"({PLACEHOLDER})", text):
+            tokens += [IMAGE] if part == PLACEHOLDER else super().encode(part, add_special_tokens=False)
+        return [256, *tokens] if add_special_tokens else tokens
+
+    def token_text(self, token_id: int) -> str:
+        return PLACEHOLDER if token_id == IMAGE else super().token_text(token_id)
+
+    def render_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
+    ) -> str:
+        self.messages = messages
+        return "".join(f"{message['role']}:{_shown(message['content'])}\n" for message in messages)
+
+
+def _shown(content: Any) -> str:
+    parts = [] if isinstance(content, str) else content
+    return "".join(part["text"] if part["type"] == "text" else PLACEHOLDER for part in parts)
+
+
+def seeing_context(engine: FakeEngine, decoder: FakeDecoder | None = None, **more: Any) -> ApiContext:
+    """A context over a model that takes images."""
+    context = make_context(engine, context_length=2000, max_body_bytes=2**25, **more)
+    vision = Vision(SETTINGS, PLACEHOLDER, cast(ImageDecoder, decoder or FakeDecoder()), EXPANSION)
+    limits = replace(context.limits, takes_images=True)
+    return replace(context, tokenizer=SeeingTokenizer(), vision=vision, limits=limits)
+
+
+@contextmanager
+def seeing_client(context: ApiContext) -> Iterator[TestClient]:
+    with TestClient(app_over(context), base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        yield client

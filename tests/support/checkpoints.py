@@ -5,7 +5,7 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -498,13 +498,14 @@ def save_gguf(
     embedding: str | None = None,
     expanded: bool = True,
     split_kv_b: bool = True,
+    tokens: Sequence[str] = (),
     **integers: int,
 ) -> Path:
     """Write a model as a GGUF file whose matrices are of `kind`, the embedding maybe of another. Not Gemma, Phi-3,
     gpt-oss, nor Qwen2-MoE with dense layers. `split_kv_b`: DeepSeek's as newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
-    `integers` are more metadata of the architecture.
+    `tokens` are the vocabulary, if the file has one, and `integers` more metadata of the architecture.
     """
     count("checkpoints")
     config = model.config
@@ -528,6 +529,8 @@ def save_gguf(
         _add_head_metadata(writer, config, head_dim)
     for key, value in integers.items():
         writer.add_uint32(f"{arch}.{key}", value)
+    if tokens:
+        writer.add_token_list(tokens)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch in _PAIRED else {}
     known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(known[arch], config.num_hidden_layers)

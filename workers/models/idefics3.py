@@ -16,7 +16,7 @@ from numaserve.workers.models import llama
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count, read_text
 from numaserve.workers.models.config.image_processor import read_channels, read_filter
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED
@@ -51,7 +51,7 @@ _HALF = 0.5
 
 _PREFIXES = ("model.text_model.",)
 _ALIASES = (("vision_model.", "model.vision_model."), ("connector.", "model.connector."))
-_ATTENTION = AttentionNames(o="self_attn.out_proj")
+_ATTENTION = AttentionNames(o="self_attn.out_proj", gguf_o="attn_out")
 _MLP = MlpNames(up="mlp.fc1", down="mlp.fc2")
 
 
@@ -85,14 +85,14 @@ def _read_tower(vision: Fields, factor: int, outputs: int) -> Tower:
         )
     hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
     eps = vision.number("layer_norm_eps", 1e-12, 1.0)
-    positions = Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "")
+    positions = Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "v.position_embd")
     return Tower(
         tile,
-        PatchEmbedding("vision_model.embeddings.patch_embedding", patch, positions),
+        PatchEmbedding("vision_model.embeddings.patch_embedding", patch, positions, "v.patch_embd"),
         tuple(_block(vision, layer, hidden, eps) for layer in range(read_layer_count(vision))),
-        LayerNorm("vision_model.post_layernorm", hidden, eps),
+        LayerNorm("vision_model.post_layernorm", hidden, eps, "v.post_ln"),
         factor,
-        Connector("connector.modality_projection.proj", factor**2 * hidden, outputs),
+        Connector("connector.modality_projection.proj", factor**2 * hidden, outputs, "mm.model.fc"),
     )
 
 
@@ -131,7 +131,8 @@ def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
         biased=True,
         rule="stored",
     )
-    return Block(LayerNorm(f"{at}layer_norm1", hidden, eps), attention, LayerNorm(f"{at}layer_norm2", hidden, eps), mlp)
+    before, between = (LayerNorm(f"{at}layer_norm{each}", hidden, eps, f"{at}ln{each}") for each in (1, 2))
+    return Block(before, attention, between, mlp)
 
 
 def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
@@ -169,5 +170,6 @@ FAMILY = Family(
     name="idefics3",
     architectures=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
     configure=configure,
+    gguf=GgufForm("llama", projector="idefics3", pairs=True),
     images=read_images,
 )

@@ -24,7 +24,7 @@ from numaserve.workers.models.config.saved import as_saved
 from numaserve.workers.models.config.sentence_transformers import SentenceModules, read_sentence_modules
 from numaserve.workers.models.config.token_head import read_token_head
 from numaserve.workers.models.gguf import gguf_config
-from numaserve.workers.models.registry import family_of, is_served
+from numaserve.workers.models.registry import family_of, is_served, projector_types
 from numaserve.workers.models.spec import ModelConfig
 
 if TYPE_CHECKING:
@@ -50,9 +50,11 @@ def open_model(path: Path) -> ModelFiles:
         raise OperatorError(f"{path}: no such file or folder; give a model folder, a .gguf file or a hub id")
     if path.suffix != ".gguf":
         raise OperatorError(f"{path}: not a model; give the folder that holds config.json, or a .gguf file")
-    from numaserve.workers.models.config.gguf_parts import open_gguf_model  # noqa: PLC0415
+    from numaserve.workers.models.config.gguf_parts import find_projector, open_gguf_model  # noqa: PLC0415
 
-    return ModelFiles(path, open_gguf_model(path), SafetensorsFiles(path))
+    model = open_gguf_model(path)
+    model = replace(model, projector=find_projector(path, model.metadata, projector_types()))
+    return ModelFiles(path, model, SafetensorsFiles(path))
 
 
 def load_model_config(path: Path, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:

@@ -40,12 +40,14 @@ Biases = Literal["none", "qkv", "all"]  # the projections that have biases; "all
 
 @dataclass(frozen=True)
 class AttentionNames:
-    """The modules of an attention layer. Where q, k and v are one, it holds them below each other."""
+    """The modules of an attention layer, and the last one's name in GGUF files. Where q, k and v are one, it holds them
+    below each other."""
 
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
     o: str = "self_attn.o_proj"
+    gguf_o: str = "attn_output"
 
 
 @dataclass(frozen=True)
@@ -171,4 +173,5 @@ class Attention(Mixer):
 
     @cached_property
     def _output(self) -> Source:
-        return Source(self.at + self.names.o, (self.hidden, self.query_heads * self.values), f"{self.at}attn_output")
+        shape = self.hidden, self.query_heads * self.values
+        return Source(self.at + self.names.o, shape, self.at + self.names.gguf_o)

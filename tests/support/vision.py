@@ -53,6 +53,7 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         patch_size=16,
     ),
 }
+CONFIGS = (hf.SmolVLMConfig, hf.Idefics3Config)
 _ARCHITECTURES = {"smolvlm": "SmolVLM", "idefics3": "Idefics3"}
 
 
@@ -79,10 +80,14 @@ def processor_settings(tile: int, name: str = "Idefics3", tiles: int = 4) -> dic
 def save(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with the settings of its image processor."""
     checkpoints.save(model, folder)
-    config = model.config
+    save_processor(model.config, folder)
+    return folder
+
+
+def save_processor(config: hf.PreTrainedConfig, folder: Path) -> None:
+    """Write the settings of the image processor of a model."""
     settings = processor_settings(config.vision_config.image_size, _ARCHITECTURES[config.model_type])
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
-    return folder
 
 
 def random_tiles(config: hf.PreTrainedConfig, count: int, seed: int = 0) -> Pixels:

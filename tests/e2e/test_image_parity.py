@@ -16,6 +16,7 @@ from numaserve.workers.interface.protocol import (
     SeqPlan,
     SlotInit,
     StepPlan,
+    TokenLogprobs,
     TowerWork,
 )
 
@@ -87,6 +88,24 @@ def served(group: RankGroup, texts: list[list[int]], features: int, cuts: list[i
         for plan in steps(text, starts, features, cuts):
             rows += group.run(StepPlan(step, **plan)).seqs[0].prompt_logprobs
             step += 1
+    return scores_of(rows)
+
+
+def together(group: RankGroup, texts: list[list[int]], features: int, step: int) -> Scores:
+    """The scores of all texts in one step, the last text first, with tiles in other places than their own."""
+    seqs, tower, placed = [], [], []
+    for index, (text, starts) in enumerate(zip(texts[::-1], STARTS[::-1], strict=True)):
+        pages = list(range(index * PAGES, (index + 1) * PAGES))
+        seqs.append(SeqPlan(2 - index, 0, text[:-1], pages=pages, init=SlotInit(GREEDY), prompt_logprobs=text[1:]))
+        for start, tile in starts.items():
+            place = PLACES - 1 - tile
+            tower.append(TowerWork(tile, place))
+            placed.append(PlacedRows(index, start, min(features, POSITIONS - start), place * features))
+    found = group.run(StepPlan(step, seqs, tower=tower, placed=placed)).seqs
+    return scores_of([row for seq in found[::-1] for row in seq.prompt_logprobs])
+
+
+def scores_of(rows: list[TokenLogprobs]) -> Scores:
     return Scores(np.array([row.logprob for row in rows]), np.array([row.top_ids[0] for row in rows]))
 
 
@@ -97,12 +116,15 @@ def test_with_images_ranks_are_as_close_to_fp32_as_transformers_in_bf16(case: st
     tiles, texts = vision.random_tiles(model.config, PLACES), texts_with_tiles(features)
     reference = of_transformers(folder, texts, tiles, torch.float32)
     yardstick = Distance.between(of_transformers(folder, texts, tiles, torch.bfloat16), reference)
-    limits = {"num_pages": PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT, "feature_tiles": PLACES}
+    limits = {"num_pages": TEXTS * PAGES, "context_length": CONTEXT, "feature_tiles": PLACES}
+    rows = {"max_step_tokens": TEXTS * CONTEXT, "max_logit_rows": TEXTS * CONTEXT}
     for tp in (1, 2, 3):
-        with RankGroup(folder, tp, tiles=tiles, **limits) as group:
+        with RankGroup(folder, tp, tiles=tiles, **limits, **rows) as group:
             found = served(group, texts, features, [])
             cut = served(group, texts, features, [3, 7, 31, 125, 204])
+            beside = together(group, texts, features, 100)
         distance = Distance.between(found, reference)
         assert distance.mean_delta <= ALLOWED * yardstick.mean_delta, tp
         assert distance.disagreements <= ALLOWED * yardstick.disagreements, tp
         np.testing.assert_array_equal(cut.logprobs, found.logprobs)
+        np.testing.assert_array_equal(beside.logprobs, found.logprobs)

@@ -87,7 +87,7 @@ def _store(tiles: npt.NDArray[np.uint8]) -> Connection:
 
 
 def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
-    """What a worker's command line does. `files` are its lifeline, the segment of its ring, its mask board and the
+    """Run a worker as its command line does. `files` are its lifeline, the segment of its ring, its mask board and the
     image store, where there are such, by the numbers that they get."""
     from numaserve.workers.process.main import main  # here, and not in each process that collects tests
 

@@ -26,7 +26,6 @@ class Planner:
         speculation: Speculation | None = None,
     ) -> None:
         self._workers_draft = config.worker_drafter is not None
-        self._rows_per_tile = config.rows_per_tile
         self._speculation = speculation
         self._kv = kv
         self._waiting = waiting
@@ -38,9 +37,14 @@ class Planner:
         return self._compute_prompts(step, self._continue_decodes(step))
 
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
-        """Plan the next token of all that have one. Return the others that have more to compute, by turn."""
+        """Plan the next token of all that have one. Return the others that have more to compute, by turn.
+
+        Rows of an image are a prompt even where one position is left, as in decodes: it may have to wait for a place.
+        """
         ranked = self._running_set.ranked()
-        prompts = self._before_images() if self._running_set.with_images else []
+        if self._running_set.before_images:
+            self._running_set.pass_images()
+        prompts = [seq for seq in self._running_set.before_images if seq.num_remaining]
         decodes = [seq for seq in ranked if seq not in prompts] if prompts else list(ranked)
         drafts = self._drafts(step, ranked)
         for seq in decodes:
@@ -60,14 +64,6 @@ class Planner:
             elif remaining:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
-
-    def _before_images(self) -> list[Sequence]:
-        """Return the running sequences that have rows of images to compute.
-
-        They are prompts even where one position is left, as in decodes: it may have to wait for a place.
-        """
-        ends = [(seq, seq.request.images[-1].start + self._rows_per_tile) for seq in self._running_set.with_images]
-        return [seq for seq, end in ends if seq.position.next < end and seq.num_remaining]
 
     def _drafts(self, step: StepBuilder, running: list[Sequence]) -> Mapping[Decode, Draft]:
         """Return the draft tokens to verify.

@@ -42,10 +42,11 @@ class Planner:
         Rows of an image are a prompt even where one position is left, as in decodes: it may have to wait for a place.
         """
         ranked = self._running_set.ranked()
+        decodes, prompts = list(ranked), []
         if self._running_set.before_images:
             self._running_set.pass_images()
-        prompts = [seq for seq in self._running_set.before_images if seq.num_remaining]
-        decodes = [seq for seq in ranked if seq not in prompts] if prompts else list(ranked)
+            prompts = [seq for seq in self._running_set.before_images if seq.num_remaining]
+            decodes = [seq for seq in ranked if seq not in prompts]
         drafts = self._drafts(step, ranked)
         for seq in decodes:
             if seq.state is not SequenceState.RUNNING:

@@ -1,6 +1,7 @@
 """The decoding of images: off the event loop, bounded, fair among clients, and once for equal images of a scope."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -32,7 +33,7 @@ _PADDING = 2  # characters
 
 
 class _Key(NamedTuple):
-    """What two requests have in common whose images become the same picture."""
+    """The key of a cached picture."""
 
     scope: CacheScope
     digest: bytes  # SHA-256 of the text
@@ -56,6 +57,7 @@ class ImageDecoder:
         self.limits = limits
         self._most = most_tiles(settings, limits.pixels)
         self._pictures: FairLru[_Key, Picture] = FairLru(store.num_tiles * settings.tile_bytes // 2)
+        self._in_work: dict[tuple[str, _Key], asyncio.Event] = {}
         self._digests = Executor("image-digest", threads=1, max_requests=_MAX_REQUESTS, waiting="images")
         self._executor = Executor("image", threads=_PROCESSES, max_requests=_MAX_REQUESTS, waiting="images", each=1)
         self._workers = [self._new_worker() for _ in range(_PROCESSES)]
@@ -82,9 +84,7 @@ class ImageDecoder:
                 for key in missing:
                     index = keys.index(key)
                     work = partial(self._decode, encoded[index], index, reservation, whole=key.whole)
-                    picture = await self._executor.run(work)
-                    self._keep(client, key, picture)
-                    pictures[key] = picture
+                    pictures[key] = await self._once(client, key, work)
         return [picture for key in keys if (picture := pictures[key]) is not None]
 
     def close(self) -> None:
@@ -106,10 +106,25 @@ class ImageDecoder:
             if (nbytes := len(text) * 3 // 4) > self.limits.file_bytes * _LINE_BREAKS + _PADDING:
                 raise too_many_bytes(nbytes, self.limits, index)
 
-    def _keep(self, client: Client, key: _Key, picture: Picture) -> None:
-        if self._pictures.get(key) is None:  # another request may have decoded the same image
+    async def _once(self, client: Client, key: _Key, work: Callable[[], Picture]) -> Picture:
+        """Return the picture that `work` makes, unless another request of the client makes it in the meantime.
+
+        Requests of other clients are not waited for: their turn may come later.
+        """
+        own = client.name, key
+        while (busy := self._in_work.get(own)) is not None:
+            await busy.wait()
+        if (picture := self._pictures.get(key)) is not None:
+            return picture
+        self._in_work[own] = asyncio.Event()
+        try:
+            picture = await self._executor.run(work)
+        finally:
+            self._in_work.pop(own).set()
+        if self._pictures.get(key) is None:  # a client of the same scope may have decoded the image
             nbytes = len(picture.tiles) * self._store.settings.tile_bytes
             self._pictures.put(client.name.encode(), key, picture, nbytes)
+        return picture
 
     def _decode(self, text: str, index: int, reservation: Reservation, *, whole: bool) -> Picture:
         """Return the picture, whose pixels are in the store; runs in a thread."""

@@ -25,7 +25,7 @@ class Size(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The two sizes to which an image is resized, one after the other, and the tiles that it is then cut into.
+    """The sizes of an image on its way: first one, then the other, which is cut into `rows` x `cols` tiles.
 
     An image of a single tile has neither rows nor columns.
     """

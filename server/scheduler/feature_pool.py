@@ -4,7 +4,7 @@ The tower's run for a tile leaves feature rows in a place of each rank, and a ch
 Who holds what:
 
 - A plan locks the places that its chunks read or its runs write, until it is answered. Another tile cannot take a
-  locked place: the run for it may begin while the step before still reads. Each chunk names its rows anew, so neither a
+  locked place: the run for it may begin while the step before still reads. Each chunk names its own rows, so neither a
   sequence nor its slot holds a place. A sequence that waits, was retracted, or has ended holds nothing.
 - Features are found from the plan on that makes them, since workers run plans in order, and by their scope and digest
   alone. After the answer they stay until another tile takes the place, least recently used first.
@@ -80,7 +80,19 @@ class FeaturePool:
             self._locks[place] -= 1
             if not self._locks[place]:
                 del self._locks[place]
-                self._evictable[place] = None
+                if place in self._keys:
+                    self._evictable[place] = None
+                else:
+                    self._free.append(place)
+
+    def forget(self, key: FeatureKey) -> None:
+        """Let no later plan find features that may not be numbers."""
+        place = self._places.pop(key, None)
+        if place is not None:
+            del self._keys[place]
+            if place not in self._locks:
+                del self._evictable[place]
+                self._free.append(place)
 
     def flush(self) -> None:
         """Forget all features and locks: the plans in flight are lost."""

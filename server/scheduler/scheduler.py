@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.drafting import make_speculation
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.feature_pool import FeaturePool
 from numaserve.server.scheduler.kv_cache import KVCache
@@ -35,9 +36,6 @@ from numaserve.server.speculation.reports import (
     WorkersDied,
     WorkersIdled,
 )
-from numaserve.server.speculation.speculation import Speculation
-from numaserve.server.speculation.worker_drafts import WorkerDrafts
-from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
@@ -88,7 +86,7 @@ class Scheduler:
         self.step_size = StepSize(config, self.step_costs)
         self.waiting = WaitingQueue()
         self.running_set = RunningSet(config, self.kv, self.waiting)
-        self._speculation = None if drafters is None else _speculation(config, self.step_costs, drafters)
+        self._speculation = None if drafters is None else make_speculation(config, self.step_costs, drafters)
         self._planner = Planner(config, self.kv, self.waiting, self.running_set, self._speculation)
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
@@ -98,7 +96,9 @@ class Scheduler:
         self._suspects = Suspects()
         self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
         learns = self._speculation is not None
-        self._answers = Answers(self.kv, self.running_set, self.live, self._suspects, self.in_flight, learns=learns)
+        self._answers = Answers(
+            self.kv, self.running_set, self.live, self._suspects, self.in_flight, features=self.features, learns=learns
+        )
 
     @property
     def running(self) -> list[Sequence]:
@@ -295,15 +295,3 @@ class Scheduler:
         for seq in sequences:
             self.live.end(seq)
         self._observe(SequencesEnded(sequences))
-
-
-def _speculation(config: SchedulerConfig, costs: StepCosts, drafters: Drafters) -> Speculation:
-    workers = None
-    if config.worker_drafter is not None and costs.draft_model is not None:
-        workers = WorkerDrafts(
-            WORKER_DRAFTERS[config.worker_drafter],
-            costs.draft_model,
-            page_size=config.page_size,
-            shares_pages=config.enable_prefix_cache,
-        )
-    return Speculation(drafters, costs.served, workers, vocab_size=config.vocab_size, max_drafts=config.max_drafts)

@@ -19,7 +19,7 @@ def model_seconds(result: StepResult) -> float:
 class StepCosts:
     """The cost models, which learn from each step.
 
-    All runs of the tower are alike, since all tiles have the same size: so many runs are so many times the work of one.
+    All tiles have the same size, so each run of the tower has the same work.
     """
 
     def __init__(self, *, draft_model: bool, tower: bool = False) -> None:

@@ -26,6 +26,7 @@ from numaserve.workers.interface.protocol import (
 from safetensors.numpy import save
 
 from tests.fuzz.targets import KINDS
+from tests.support.image_files import exif, in_file, pattern
 from tests.support.published import LAYOUTS
 from tests.support.token_heads import random_heads
 
@@ -69,6 +70,7 @@ def main() -> None:
         "settings": _settings(),
         "frames": _frames(),
         "grammars": _grammars(),
+        "images": _images(),
     }.items():
         folder = CORPUS / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,6 +194,21 @@ def _grammars() -> Iterator[bytes]:
         for text in texts:
             written = text if kind in {"regex", "lark"} else json.dumps(text)
             yield bytes([KINDS.index(kind)]) + str(written).encode()  # type: ignore[arg-type]
+
+
+def _images() -> Iterator[bytes]:
+    for mode in ("1", "LA", "P", "RGB", "RGBA", "I;16"):
+        yield in_file(pattern(9, 7, mode), exif=exif(6))
+    yield in_file(pattern(9, 7, "P"), transparency=bytes(range(256)))
+    yield in_file(pattern(9, 7), save_all=True, append_images=[pattern(9, 7, salt=9)])
+    for mode, progressive in (("L", False), ("RGB", True), ("CMYK", False)):
+        yield in_file(pattern(9, 7, mode), "JPEG", progressive=progressive, exif=exif(5))
+    yield in_file(pattern(9, 7), "MPO", save_all=True, append_images=[pattern(3, 4)])
+    for mode, lossless in (("RGB", False), ("RGBA", True)):
+        yield in_file(pattern(9, 7, mode), "WEBP", lossless=lossless, exif=exif(8))
+    for kind in ("WEBP", "GIF"):
+        yield in_file(pattern(9, 7), kind, save_all=True, append_images=[pattern(9, 7, salt=60)])
+    yield in_file(pattern(9, 7, "P"), "GIF", transparency=5, interlace=1)
 
 
 if __name__ == "__main__":

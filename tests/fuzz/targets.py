@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 
 from numaserve.server.config.serve import load_config
+from numaserve.server.images.pixels import to_tiles
+from numaserve.server.images.types import ImageLimits, ImageProblem
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
@@ -28,6 +30,8 @@ from numaserve.workers.models.load import load_model_config, open_model, read_co
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
+from tests.support.image_files import SETTINGS
+
 Target = Callable[[bytes], None]
 KINDS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "choice", "lark", "structural_tag")
 FOLDER_FILES = (
@@ -37,6 +41,7 @@ FOLDER_FILES = (
 )
 _SPECIAL = {"<s>": 256, "</s>": 257, "<fn": 258}
 _LIMITS = Limits()
+_IMAGE_LIMITS = ImageLimits(images=1, file_bytes=1 << 20, file_pixels=1 << 16, pixels=4 * SETTINGS.tile**2)
 
 
 class _Place:
@@ -122,6 +127,14 @@ def _grammar(data: bytes) -> None:
         to_llguidance(Constraint(KINDS[data[0] % len(KINDS)] if data else "regex", text), _SPECIAL, _LIMITS)
 
 
+def _image(data: bytes) -> None:
+    """An image that is taken has all its tiles, and those whole."""
+    with suppress(ImageProblem):
+        layout, tiles = to_tiles(data, SETTINGS, _IMAGE_LIMITS)
+        assert [len(tile) for tile in tiles] == [SETTINGS.tile_bytes] * (layout.rows * layout.cols + 1)
+        assert layout.second.pixels <= _IMAGE_LIMITS.pixels
+
+
 TARGETS: Mapping[str, Target] = {
     "gguf": _of_file("model.gguf", _gguf),
     "safetensors": _of_file("model.safetensors", _safetensors),
@@ -131,4 +144,5 @@ TARGETS: Mapping[str, Target] = {
     "settings": _of_file("settings.yaml", lambda path: load_config({}, path)),
     "frames": _frame,
     "grammars": _grammar,
+    "images": _image,
 }

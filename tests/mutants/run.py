@@ -49,7 +49,6 @@ class Tree:
         path = self.root / mutant.file
         text = path.read_text()
         lines = text.splitlines(keepends=True)
-        assert lines[mutant.line - 1].rstrip("\n") == mutant.was, f"{mutant.file} is not what the list was drawn from"
         lines[mutant.line - 1] = mutant.becomes + "\n"
         try:
             path.write_text("".join(lines))
@@ -57,6 +56,10 @@ class Tree:
         finally:
             path.write_text(text)
             self._install(mutant)
+
+    def is_stale(self, mutant: Mutant) -> bool:
+        """Return whether the line of the mutant has moved or changed since it was drawn."""
+        return (self.root / mutant.file).read_text().splitlines()[mutant.line - 1 : mutant.line] != [mutant.was]
 
     def _install(self, mutant: Mutant) -> bool:
         if mutant.file.endswith(".py"):
@@ -88,6 +91,8 @@ class Tree:
 
 def run(tree: Tree, suites: Sequence[Suite], mutants: Sequence[tuple[int, Mutant]], out: Path, minutes: float) -> int:
     """Run every suite on every mutant, and write a line for each pair. 1 where a mutant survived."""
+    if stale := [number for number, mutant in mutants if tree.is_stale(mutant)]:
+        sys.exit(f"the lines of mutants {stale} have changed; run `python -m tests.mutants renew` and commit the list")
     survived = 0
     for number, mutant in mutants:
         with tree.with_mutant(mutant) as built:

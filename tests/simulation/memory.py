@@ -84,10 +84,14 @@ class Memory:
                     self._world.violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
                 written.add(cell)
                 self._pages[cell[0]][cell[1]] = slot.truth.digests[position] if position < right else -1
-        return [
+        results = [
             self._result(seq, slot, *end, dropped=dropped.get(seq.slot), late=seq.slot in late)
             for seq, slot, end in zip(plan.seqs, slots, ends, strict=True)
         ]
+        for slot, result in zip(slots, results, strict=True):
+            if result.nan:
+                self._features.doubt(slot.truth.tiles)
+        return results
 
     def goes_on_from_a_stand_in(self, seq: SeqPlan) -> bool:
         """Whether nothing that the workers make of a sequence counts, until it is started again."""

@@ -9,15 +9,14 @@ from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.windows import PageLayout, Window, WindowTable
 
-from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Shown, Truth, Wanted
+from tests.simulation.tiles import with_tiles
+from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Truth, Wanted
 
 # What the workers may do to a step. Each scenario has a few of them: all at once would hide each other.
 _CRASHES = ("die", "die_quietly", "die_talking", "hang", "mute")
 _ODD_ANSWERS = ("slow", "fail", "mismatch", "misshapen", "unasked", "twice")
 STEP_FAULTS = _CRASHES + _ODD_ANSWERS
 _WINDOWS = (Window(9), Window(12, aligned=True))
-_PLACEHOLDER = FIRST  # stands for an image in a prompt, and for itself in others
-_PICTURES = 3
 Ending = Literal["wait", "drain", "stop", "hurry"]
 
 
@@ -232,20 +231,7 @@ def _later_turns(rng: random.Random, requests: tuple[Request, ...], longest: int
 
 
 def _with_images(rng: random.Random, request: Request, rows: int, longest: int) -> Request:
-    """The request with tiles in most of its prompts, as many as there is room for."""
-    return replace(request, sequences=tuple(_with_tiles(rng, each, rows, longest) for each in request.sequences))
-
-
-def _with_tiles(rng: random.Random, wanted: Wanted, rows: int, longest: int) -> Wanted:
-    room = (longest - 1 - len(wanted.prompt)) // rows
-    anywhere = (0, 0, rng.randint(0, len(wanted.prompt)), len(wanted.prompt))
-    places = sorted(rng.choice(anywhere) for _ in range(min(room, rng.choice((0, 1, 1, 2, 4)))))
-    prompt, tiles = list(wanted.prompt), []
-    for number, place in enumerate(places):
-        start = place + number * rows
-        prompt[start:start] = [_PLACEHOLDER] * rows
-        tiles.append(Shown(start, rows, rng.randrange(_PICTURES)))
-    return replace(wanted, prompt=tuple(prompt), tiles=tuple(tiles))
+    return replace(request, sequences=tuple(with_tiles(rng, each, rows, longest) for each in request.sequences))
 
 
 _KINDS = ("plain", "several", "stops", "echo", "pool", "masked", "nan", "too_long", "poison", "other")

@@ -40,11 +40,11 @@ def in_file(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
-def oriented(kind: str, orientation: int) -> bytes:
-    """Return a file whose EXIF says how to turn its image."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return in_file(pattern(90, 50), kind, exif=exif)
+def exif(orientation: int) -> Image.Exif:
+    """Return the EXIF that says how to turn an image."""
+    made = Image.Exif()
+    made[0x0112] = orientation
+    return made
 
 
 def files() -> Iterator[tuple[str, bytes]]:
@@ -76,7 +76,7 @@ def files() -> Iterator[tuple[str, bytes]]:
     yield "gif-interlaced", in_file(pattern(70, 90, "P"), "GIF", interlace=1)
     for kind in ("PNG", "JPEG", "WEBP"):
         for orientation in range(1, 9):
-            yield f"{kind.lower()}-turned-{orientation}", oriented(kind, orientation)
+            yield f"{kind.lower()}-turned-{orientation}", in_file(pattern(90, 50), kind, exif=exif(orientation))
 
 
 def _text() -> Any:

@@ -115,7 +115,8 @@ def _check_features(scheduler: Scheduler) -> None:
     places = Counter([*pool._free, *pool._evictable, *pool._locks])
     _require(places == Counter(range(pool._num_places)), f"places of features not in one place: {places}")
     _require(pool._keys.items() >= {(place, key) for key, place in pool._places.items()}, "a place has another key")
-    _require(sorted(pool._places.values()) == sorted([*pool._evictable, *pool._locks]), "features are lost")
+    _require(pool._evictable.keys() <= {*pool._places.values()}, "features are lost")
+    _require({*pool._places.values()} <= pool._evictable.keys() | pool._locks, "features are at a free place")
     with_images = [seq for seq in scheduler.running if seq.request.images]
     _require(Counter(scheduler.running_set.with_images) == Counter(with_images), "sequences with images are miscounted")
 

@@ -44,6 +44,7 @@ class SimulatedFeatures:
         self._contents = contents
         self._violate = violate
         self._places: list[Hashable] = [NOTHING] * places
+        self._unsound: set[Hashable] = set()  # may be made again
 
     def sent(self, plan: StepPlan, in_flight: Iterable[StepPlan]) -> None:
         """Check a plan against the plans before it whose answers count and have not come: what they read and write
@@ -63,9 +64,10 @@ class SimulatedFeatures:
         """Run a plan: first the tower. `shown` has the contents of each sequence's tiles, by their first positions."""
         for work in plan.tower or []:
             content = self._read(work.tile)
-            if content in self._places:
+            if content in self._places and content not in self._unsound:
                 self._violate(f"plan {plan.step_id} makes features again that are found")
             self._places[work.place] = content
+            self._unsound.discard(content)
         found: dict[tuple[int, int], tuple[Hashable, int]] = {}
         for each in plan.placed or []:
             for offset in range(each.count):
@@ -83,8 +85,12 @@ class SimulatedFeatures:
         if found != wanted:
             self._violate(f"plan {plan.step_id} takes the features {found} in place of {wanted}")
 
+    def doubt(self, tiles: Mapping[int, Hashable]) -> None:
+        """Note that a sequence with these tiles had no numbers as logits."""
+        self._unsound.update(tiles.values())
+
     def spoil(self, plan: StepPlan) -> None:
-        """Leave nothing behind: a plan failed, or one before it did. The tower may have read its tiles all the same."""
+        """Empty all places: a plan failed, or one before it did. The tower may have read its tiles all the same."""
         for work in plan.tower or []:
             self._read(work.tile)
         self._places = [NOTHING] * len(self._places)

@@ -8,6 +8,7 @@ from numaserve.workers.interface.step_lengths import LONGER_STEPS
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
+from numaserve.workers.planning.images import image_bytes, tower_message
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.states import draft_bytes
 from numaserve.workers.program.handles import MATRIX_PAD, round_up
@@ -115,8 +116,9 @@ def _logit_rows(options: DeploymentOptions) -> int:
 
 
 def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
-    """Return the size of the largest message of a step, in fp32: the residual stream of all tokens, a rank's part of a
-    layer's result for the others, its logits, or its part of vectors. A draft model has these messages, too."""
+    """Return the size of the largest message of a step, in fp32: the residual stream of all tokens or of a tile's
+    patches, a rank's part of a layer's result for the others, its logits, or its part of vectors. A draft model has
+    these messages, too."""
     if options.draft is not None:
         own = ring_slot_bytes(replace(options, draft=None), model, partition)
         return max(own, ring_slot_bytes(*_of_draft(options, options.draft, partition)))
@@ -132,7 +134,7 @@ def message_bytes(model: ModelConfig, partition: Partition, tokens: int, logit_r
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
     vectors = max(map(decoder.pooled_message_columns, partition.ranks))
-    sizes = (tokens, columns), (logit_rows, vocabulary), (pooled, vectors)
+    sizes = (tokens, columns), (logit_rows, vocabulary), (pooled, vectors), tower_message(model, partition)
     padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
     return round_up(4 * max(padded), MEMORY_PAGE)
 
@@ -156,7 +158,13 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     fixed = PROCESS_BYTES + exchanged + _rope_bytes(options, model) + (reference.TORCH_BYTES if expands else 0)
     return RankNeeds(
         weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
-        scratch=[fixed + _slot_bytes(options, model, part) + _activation_bytes(options, model, part) for part in ranks],
+        scratch=[
+            fixed
+            + _slot_bytes(options, model, part)
+            + _activation_bytes(options, model, part)
+            + image_bytes(model, part)
+            for part in ranks
+        ],
         states=[options.max_running_requests * _states_of_slot(options, model, part) for part in ranks],
         per_snapshot=[model.decoder.snapshot_bytes(part) for part in ranks],
         per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],

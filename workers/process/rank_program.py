@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numaserve.kernels import Program
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.protocol import Launch, OperationProfile
+from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.needs import kv_bytes
@@ -68,7 +69,8 @@ class RankWeights:
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
         """Load the weights; `report` gets the bytes of packed weights that are done."""
         # Whole pages: a plan's positions are checked against a slot's page table, not against the context length.
-        positions = self.launch.capacity.pages_per_slot * PAGE_SIZE
+        tower = self.config.decoder.tower
+        positions = max(self.launch.capacity.pages_per_slot * PAGE_SIZE, 0 if tower is None else tower.patches)
         loader = RankLoader(self._files, self.config, self.part, positions, self.launch.weights_cache)
         del self._files  # the tables of a large checkpoint take tens of megabytes
         self.loaded = loader.load(node.team, report)
@@ -87,12 +89,15 @@ class RankProgram:
         node: NodeContext,
         limits: Capacity,
         lender: RankProgram | None = None,
+        *,
+        settings: ModelSettings | None = None,
     ) -> None:
         """Build the Program of `model`, which is the model of `held` or a part of it. Its `limits` are its own, below
-        those of the deployment where it does less. With a `lender` it reads the KV cache of that Program."""
+        those of the deployment where it does less, and so are its `settings`, if it has some. With a `lender` it reads
+        the KV cache of that Program."""
         launch = held.launch
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
-        self._setup = ProgramSetup(model.shape(held.part), limits, ranks, launch.settings)
+        self._setup = ProgramSetup(model.shape(held.part), limits, ranks, settings or launch.settings)
         builder = ProgramBuilder(self._setup)
         model.forward(builder, held.part)
         costs = builder.costs()

@@ -17,6 +17,7 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
+from numaserve.workers.program.ops.images import MergeRows, PlaceRows
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.ops.recurrent import (
@@ -218,6 +219,14 @@ def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
     return {"cols": op.out.cols, "rounded": op.out.itemsize == BF16}
 
 
+def _place_rows(nodes: _Nodes, op: PlaceRows) -> dict[str, Any]:
+    return {"rows": op.pool.rows, "cols": op.pool.cols}
+
+
+def _merge_rows(nodes: _Nodes, op: MergeRows) -> dict[str, Any]:
+    return {"cols": op.x.cols}
+
+
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
 KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
@@ -246,6 +255,8 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     KeyDelta: ("key_delta", _delta_heads),
     GatedHeadNorm: ("gated_head_norm", _head_norm),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
+    PlaceRows: ("place_rows", _place_rows),
+    MergeRows: ("merge_rows", _merge_rows),
     Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),
     LayerInputs: ("layer_inputs", _none),

@@ -116,14 +116,14 @@ std::span<const float> Program::pooled(size_t index) const {
 }
 
 StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
-                         std::span<const int32_t> targets, uint64_t step_id) {
+                         std::span<const int32_t> targets, uint64_t step_id, std::span<const PlacedRows> placed) {
   const int64_t begin = now_ns();
   node_ns_.resize(nodes_.size());
   node_wait_ns_.resize(nodes_.size());
   // Steps that are counted do not follow each other: states are taken to be those where each sequence begins.
   if (counter_ != nullptr)
     for (const SequenceInput& s : plan) slots_.at(s.slot).state_position = s.start;
-  step_.begin(plan, tokens, targets, slots_);
+  step_.begin(plan, tokens, targets, slots_, placed);
   slots_.commit();
   named_logprobs_.resize(static_cast<size_t>(step_.num_named));
   const std::vector<int32_t>& numbers = step_.divided.rows.empty() ? numbers_undivided_ : numbers_;

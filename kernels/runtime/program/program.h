@@ -60,6 +60,12 @@ class Program {
     narrow_ = true;
     step_.allow_pooling();
   }
+  // Lets the nodes that are added after this work on the rows that tiles become; none of them may attend. See
+  // Step::take_tiles.
+  void merge(int64_t patches, int64_t merged) {
+    step_.take_tiles(patches, merged);
+    narrow_ = true;
+  }
   // Lets the nodes that are added after this work on all tokens, and run only in steps that ask for vectors of tokens.
   void give_tokens() {
     narrow_ = false;
@@ -97,7 +103,7 @@ class Program {
   // std::invalid_argument for an invalid plan; nothing has changed then, and the changes of slots can be reverted.
   // Throws ring::Aborted or ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
-                  std::span<const int32_t> targets, uint64_t step_id = 0);
+                  std::span<const int32_t> targets, uint64_t step_id = 0, std::span<const PlacedRows> placed = {});
 
   // Indices in the plan of the last step's sequences with invalid logits (NaN, or no finite maximum) or a pooling
   // result that is not finite. Only rank 0 knows the sequences with invalid logits.

@@ -119,6 +119,19 @@ async def test_a_client_that_blocks_a_process_does_not_stop_others(decoder: Imag
         assert pixels(decoder, picture) == to_tiles(in_file(pattern(90, 70, salt=salt)), SETTINGS, LIMITS)[1]
 
 
+async def test_requests_of_a_client_decode_the_same_image_once(decoder: ImageDecoder) -> None:
+    for pid in pids(decoder):
+        os.kill(pid, signal.SIGSTOP)
+    tasks = [asyncio.create_task(decode(decoder, encoded())) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    tasks[0].cancel()  # the next one takes over
+    for pid in pids(decoder):
+        os.kill(pid, signal.SIGCONT)
+    (second,), (third,) = await asyncio.gather(*tasks[1:])
+    assert second is third
+    assert not decoder._in_work
+
+
 async def test_a_process_that_was_killed_is_replaced(decoder: ImageDecoder) -> None:
     await decode(decoder, encoded(1))
     for pid in pids(decoder):

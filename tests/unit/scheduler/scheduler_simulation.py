@@ -153,6 +153,9 @@ class SimulatedWorkers:
         if self.windows is not None:
             self.windows.run(plan, [slot.request.digests for slot in slots])
         self.features.run(plan, [slot.request.tiles for slot in slots])
+        for slot, result in zip(slots, results, strict=True):
+            if result.nan:
+                self.features.doubt(slot.request.tiles)
         self.continuations.ran(plan, (each.tokens for each in results))
         draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
         tower_ns = RUN_NS * len(plan.tower or [])
@@ -359,6 +362,7 @@ class Service:
         found = kv.tree.match_prefix(seq.request.scope, seq.keys, len(seq.keys) // size)
         reachable = found if kv.anchors is None else kv.anchors.deepest(found)
         assert NAN_TOKEN not in seq.tokens[: reachable.depth * size]
+        assert not any((seq.request.scope, each.tile.digest) in self.scheduler.features for each in seq.request.images)
 
     def end(self, request: Request, reason: str) -> None:
         if self.scheduler.finish(str(request.seed)):

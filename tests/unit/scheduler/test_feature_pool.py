@@ -42,3 +42,16 @@ def test_new_workers_have_no_features() -> None:
     assert pool.num_available == 2
     assert CAT not in pool
     assert DOG not in pool
+
+
+def test_features_that_may_not_be_numbers_are_not_found_and_their_place_is_free_after_the_plans_that_read_it() -> None:
+    pool = FeaturePool(1)
+    place = pool.take(CAT)
+    pool.forget(CAT)
+    assert pool.find(CAT) is None
+    assert pool.num_available == 0
+    pool.unlock([place])
+    assert pool.take(CAT) == place
+    pool.unlock([place])
+    pool.forget(CAT)
+    assert pool.take(DOG) == place

@@ -27,7 +27,7 @@ class ToldService(RandomService):
         self.history = History(config.page_size, KEPT)
         self.reader, self.late = Index(), Index()
         self.late_from = 0
-        # Events have the placeholders of images, by which a reader does not tell two images apart.
+        # Events have the placeholders of images, by which a reader cannot distinguish two images.
         return Service(with_limits(config, feature_tiles=0), ahead, self.log, drafts=drafts)
 
     @invariant()

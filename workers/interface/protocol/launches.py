@@ -97,7 +97,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weights_ns: int = 0  # nanoseconds that loading the weights took
     terms: list[OperationTerms] = []  # of the operations that multiply
     draft_terms: list[OperationTerms] = []  # of the draft model's operations that multiply
-    tower_terms: list[OperationTerms] = []  # of the vision tower's operations that multiply, in a run for one tile
+    tower_terms: list[OperationTerms] = []  # of the vision tower's operations that multiply; a row is a tile
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

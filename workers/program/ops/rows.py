@@ -41,7 +41,7 @@ class Embed(Accumulating):
 
 @dataclass(frozen=True, kw_only=True)
 class Given(Operation):
-    """out, fp32 [tokens, columns], has been filled in from outside before the step, under a name."""
+    """out, fp32 [tokens, columns] or `Persistent`, has been filled in from outside before the step, under a name."""
 
     name: str
     out: Writes[Tensor]

@@ -19,6 +19,7 @@ from numaserve.workers.program.ops.base import Matrix, Operation
 from numaserve.workers.program.ops.rows import Pool, TokenRows
 from numaserve.workers.program.outside import outside_rows
 from numaserve.workers.program.reference.caches import Bytes, KvCache, States
+from numaserve.workers.program.reference.images import ImageRows, PlacedTuple
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
@@ -66,6 +67,7 @@ class ReferenceProgram:
         self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
         self._last_uses = _last_uses(self._operations)
         self._pools = any(isinstance(operation, Pool) for operation in self._operations)
+        self._images = ImageRows.of(self._operations)
         self._gives_tokens = any(isinstance(operation, TokenRows) for operation in self._operations)
         self.values: dict[Buffer, torch.Tensor] = {}
         self.nan_sequences: list[int] = []
@@ -103,10 +105,21 @@ class ReferenceProgram:
         drafts: Sequence[int] = (),
         *,
         states: Sequence[SequenceStates] = (),
+        placed: Sequence[PlacedTuple] = (),
     ) -> tuple[list[Row], int, int, int]:
         """Run a batch. Raises `ValueError` for one that cannot be run."""
         begin = time.monotonic_ns()
-        step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts, states=states)
+        step = make_step(
+            self._setup,
+            self._slots,
+            sequences,
+            tokens,
+            targets,
+            drafts=drafts,
+            states=states,
+            placed=placed,
+            images=self._images,
+        )
         if step.pooled and not self._pools:
             raise ValueError("a step asks for an embedding, but the model was loaded without support for embeddings")
         if step.wants_tokens and not self._gives_tokens:

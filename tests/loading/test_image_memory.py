@@ -1,0 +1,83 @@
+"""The planned memory of image input."""
+
+from dataclasses import replace
+
+import pytest
+from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
+from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.images import feature_tiles, image_bytes
+from numaserve.workers.planning.needs import message_bytes, pages_of, rank_needs
+from numaserve.workers.program.layout import layout
+from numaserve.workers.program.recording.builder import ProgramBuilder
+from numaserve.workers.program.rope import UNROTATED
+from numaserve.workers.program.setup import ProgramSetup, Ranks
+
+from tests.support import checkpoints, vision
+from tests.support.machines import OPTIONS, machine
+
+PLAIN = ImageInput(512, 2048, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, rows_per_tile=64, token=7)
+
+
+@pytest.fixture(scope="module", params=vision.CASES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    folder = tmp_path_factory.mktemp("model")
+    return load_model_config(vision.save(checkpoints.build(vision.CASES[request.param]()), folder))
+
+
+@pytest.mark.parametrize(
+    ("images", "tiles"),
+    [
+        (PLAIN, 4 * 4 + 1),
+        (replace(PLAIN, longest_edge=2049), 5 * 5 + 1),
+        (replace(PLAIN, longest_edge=512), 1),
+        (replace(PLAIN, split=False), 1),
+    ],
+)
+def test_features_of_two_of_the_largest_images_are_held(images: ImageInput, tiles: int, model: ModelConfig) -> None:
+    assert feature_tiles(replace(model, images=images)) == 2 * tiles
+
+
+def recorded(model: ModelConfig, part: RankPart) -> ProgramBuilder:
+    tower, partition = model.decoder.tower, part.partition
+    assert tower is not None
+    pages = -(-tower.patches // PAGE_SIZE)
+    ranks = Ranks(partition.shares, part.rank, 1 << 30)
+    limits = Capacity.of_program(tower.patches, 0, 1, pages, pages)
+    b = ProgramBuilder(ProgramSetup(tower.shape(part), limits, ranks))
+    tower.forward(b, part)
+    return b
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3])
+def test_a_tower_fits_the_memory_that_is_planned_for_it(tp: int, model: ModelConfig) -> None:
+    partition, images = model.partition([1] * tp), model.images
+    assert images is not None
+    assert model.decoder.tower is not None
+    features = 2 * feature_tiles(model) * images.rows_per_tile * model.hidden_size
+    message = message_bytes(model, partition, 1, 1, 1)
+    for part in partition.ranks:
+        operations = recorded(model, part).fused()
+        found = layout(operations)
+        assert features < features + found.arena_bytes <= image_bytes(model, part)
+        sizes = [buffer.nbytes for each in operations for buffer in each.buffers if buffer.collective]
+        assert max(sizes, default=0) <= message
+
+
+def test_ranks_need_the_memory_of_image_input(model: ModelConfig) -> None:
+    text = model.text_only()
+    needs, without = (rank_needs(OPTIONS, each, each.partition([1])) for each in (model, text))
+    (part,) = model.partition([1]).ranks
+    tables = UNROTATED.table_bytes(PAGE_SIZE * pages_of(model.max_position))  # of the tower alone
+    assert needs.scratch[0] - without.scratch[0] == image_bytes(model, part) + tables
+    assert image_bytes(text, part) == 0
+    assert needs.weights[0] > without.weights[0]
+    assert needs.per_page == without.per_page
+
+
+def test_a_deployment_holds_features_only_for_a_model_with_images(model: ModelConfig) -> None:
+    tiles = [make_deployment(OPTIONS, each, machine(4)).capacity.feature_tiles for each in (model, model.text_only())]
+    assert tiles == [feature_tiles(model), 0]

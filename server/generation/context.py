@@ -87,14 +87,14 @@ class ApiContext:
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     @cached_property
-    def chat_template(self) -> RendersChats:
-        """The model's chat template."""
+    def renderer(self) -> RendersChats:
+        """The renderer of conversations: the model's chat template."""
         return self.tokenizer if self.vision is None else TextContents(self.tokenizer)
 
     @cached_property
     def late_system(self) -> LateSystem:
         """The treatment of system turns that are not the first turn."""
-        return LateSystem(self.chat_template)
+        return LateSystem(self.renderer)
 
     @cached_property
     def marker_tokens(self) -> frozenset[int]:

@@ -40,12 +40,14 @@ async def see(context: ApiContext, conversation: Conversation, param: str, salt:
     turns, images = conversation.messages, conversation.images
     if not images:
         return Seen(turns, [], [])
-    turn_of = [turn for turn in turns for _ in range(num_images(turn["content"]))]
+    turn_of = [index for index, turn in enumerate(turns) for _ in range(num_images(turn["content"]))]
     if context.vision is None:
-        _check_results(images, turn_of)
+        for image, index in zip(images, turn_of, strict=True):
+            if turns[index]["role"] != "tool":
+                raise _takes_no(image)
         return Seen(_with(turns, [f"[{_LEFT_OUT}]"] * len(images)), [], [])
     last = _last_user_turn(turns)
-    given = _Given(images, [any(turn is each for each in last) for turn in turn_of])
+    given = _Given(images, [index in last for index in turn_of])
     pictures = await given.decoded(context, context.vision, param, salt)
     shown = [_IMAGE if each is None else f"[{_LEFT_OUT} {each.message}]" for each in given.problems]
     return Seen(_with(turns, shown), pictures, [each for each in given.problems if each is not None])
@@ -59,28 +61,18 @@ async def decoded(context: ApiContext, images: Sequence[Image], salt: str) -> li
     return await given.decoded(context, context.vision, images[0].param, salt)
 
 
-def _check_results(images: Sequence[Image], turn_of: Sequence[Turn]) -> None:
-    """Refuse images that no tool has returned, for a model that takes no images."""
-    for image, turn in zip(images, turn_of, strict=True):
-        if turn["role"] != "tool":
-            raise _takes_no(image)
-
-
 def _with(turns: list[Turn], shown: Sequence[Content]) -> list[Turn]:
     """Return the turns with an item of `shown` in place of each image."""
     contents = iter(shown)
     return [{**turn, "content": replaced(turn["content"], contents)} for turn in turns]
 
 
-def _last_user_turn(turns: list[Turn]) -> list[Turn]:
-    """Return the last of the user's turns, and those right before it: many clients send an image and its question in
-    two messages."""
+def _last_user_turn(turns: list[Turn]) -> range:
+    """Return the indices of the last of the user's turns, and of those right before it: many clients send an image and
+    its question in two messages."""
     is_user = [turn["role"] == "user" for turn in turns]
-    if not any(is_user):
-        return []
-    end = len(turns) - is_user[::-1].index(True)
-    start = max((index + 1 for index in range(end) if not is_user[index]), default=0)
-    return turns[start:end]
+    end = max((index + 1 for index, is_it in enumerate(is_user) if is_it), default=0)
+    return range(max((index + 1 for index in range(end) if not is_user[index]), default=0), end)
 
 
 class _Given:

@@ -21,7 +21,6 @@ from numaserve.server.generation.sampling import check_token_ids, output_limit
 from numaserve.server.generation.truncation import check_length, cut_text, cut_tokens, limit_of
 from numaserve.server.http.errors import ApiError, Overflow, bad_request, context_length_exceeded, template_unavailable
 from numaserve.server.images.types import Picture
-from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
@@ -58,9 +57,7 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
             prompts = await _plain(context, texts, cast("Sequence[str]", texts.prompts), turns)
         else:
             prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
-        if context.vision is not None:
-            images = [await _placed(context, turns, each.tokens, pictures, texts.param) for each in prompts]
-            prompts = [replace(prompt, images=each) for prompt, each in zip(prompts, images, strict=True)]
+        prompts = await _with_tiles(context, turns, prompts, pictures, texts.param)
     if texts.second_texts:
         prompts = [replace(prompt, second_text=at) for prompt, at in zip(prompts, texts.second_texts, strict=True)]
     if not all(prompt.tokens for prompt in prompts):
@@ -87,7 +84,7 @@ async def render(
         if use:
             check_text_length(context, use.characters, "tools")
         messages = context.late_system.folded(seen.turns)
-        return context.chat_template.render_chat(
+        return context.renderer.render_chat(
             in_plain_text(messages, tools, calls) if in_text else messages,
             tools=() if in_text else [described(tool) for tool in tools],
             add_generation_prompt=chat.add_generation_prompt,
@@ -106,20 +103,28 @@ async def render(
     text = expanded(context, text, seen.pictures, chat.param, texts)
     check_text_length(context, len(prediction), "prediction")
     with context.text.admit(len(text) + len(prediction)) as turns:
-        prompt = await encode(context, turns, text, chat.param, add_special_tokens=False)
-        images = await _placed(context, turns, prompt, seen.pictures, chat.param)
+        tokens = await encode(context, turns, text, chat.param, add_special_tokens=False)
+        (prompt,) = await _with_tiles(context, turns, [Prompt(tokens, text)], seen.pictures, chat.param)
         expected = await _predicted(context, turns, prediction)
-    if not prompt:
+    if not tokens:
         raise _template_refuses(
             "The chat template renders these messages as an empty prompt. Send a message with content.", chat
         )
-    return Prompt(prompt, text, prediction=expected, images=images, left_out=seen.left_out)
+    return replace(prompt, prediction=expected, left_out=seen.left_out)
 
 
-async def _placed(
-    context: ApiContext, turns: Turns, tokens: list[int], pictures: Sequence[Picture], param: str
-) -> tuple[PlacedTile, ...]:
-    return () if context.vision is None else await turns.run(partial(placed, context.vision, tokens, pictures, param))
+async def _with_tiles(
+    context: ApiContext, turns: Turns, prompts: list[Prompt], pictures: Sequence[Picture], param: str
+) -> list[Prompt]:
+    """Return the prompts with the positions of the pictures' tiles; there are pictures only for a single prompt."""
+    vision = context.vision
+    if vision is None:
+        return prompts
+
+    def place() -> list[Prompt]:
+        return [replace(each, images=placed(vision, each.tokens, pictures, param)) for each in prompts]
+
+    return await turns.run(place)
 
 
 async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequence[int]:

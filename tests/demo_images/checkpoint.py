@@ -132,4 +132,3 @@ def _write_tokenizer(tokenizer: hf.PreTrainedTokenizerBase, folder: Path) -> Non
         data["added_tokens"].append({"id": number, "content": token, "special": True, **flags})
     data["added_tokens"].sort(key=lambda each: each["id"])
     path.write_text(json.dumps(data))
-

@@ -74,7 +74,7 @@ class ApiContext:
     @cached_property
     def bodies(self) -> Bodies:
         """The decoder of request bodies."""
-        return Bodies(self.limits, refuse_unknown=self.strict_fields)
+        return Bodies(self.limits, refuse_unknown=self.strict_fields, takes_images=self.vision is not None)
 
     @cached_property
     def running(self) -> RunningRequests:

@@ -20,7 +20,6 @@ class ApiLimits:
     max_bytes_stored: int = 64 * 2**20  # of stored responses for later requests
     max_answer_bytes: int = 2**30  # of JSON; 8192 embeddings of 4096 numbers take at most 840 MB
     max_bytes_unread: int = 256 * 2**20  # of the vectors and long texts of all answers that wait for their clients
-    takes_images: bool = False  # bodies may be as long as `max_body_bytes`, whatever the context length
 
     @property
     def prompt_tokens(self) -> int:

@@ -103,8 +103,7 @@ def seeing_context(engine: FakeEngine, decoder: FakeDecoder | None = None, **mor
     """A context over a model that takes images."""
     context = make_context(engine, context_length=2000, max_body_bytes=2**25, **more)
     vision = Vision(SETTINGS, PLACEHOLDER, cast(ImageDecoder, decoder or FakeDecoder()), EXPANSION)
-    limits = replace(context.limits, takes_images=True)
-    return replace(context, tokenizer=SeeingTokenizer(), vision=vision, limits=limits)
+    return replace(context, tokenizer=SeeingTokenizer(), vision=vision)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def test_an_application_reads_the_fields_that_may_differ_at_requests_alone() -> 
     Watched.read.clear()
     create_app(context)
     assert {"limits", "model_name"} <= Watched.read  # those are noted that are read
-    assert Watched.read & READ_LATER == {"created"}
+    assert Watched.read & READ_LATER == {"created", "vision"}
 
 
 def test_an_application_is_made_once_for_the_same_options() -> None:

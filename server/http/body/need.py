@@ -33,11 +33,11 @@ class BodyNeed:
     max_text_bytes: int
 
     @classmethod
-    def of(cls, tokens: int, limits: ApiLimits) -> BodyNeed:
+    def of(cls, tokens: int, limits: ApiLimits, *, takes_images: bool = False) -> BodyNeed:
         """Return the need of texts or prompts of this number of tokens, within the `limits` of any body."""
         text = min(limits.max_body_bytes, _BYTES_BESIDE + BYTES_PER_TOKEN * tokens)
         values = min(max(_MAX_VALUES, 2 * limits.context_length), _VALUES_BESIDE + _VALUES_PER_TOKEN * tokens)
-        return cls(limits.max_body_bytes if limits.takes_images else text, values, text)
+        return cls(limits.max_body_bytes if takes_images else text, values, text)
 
 
 def count_values(body: bytes, limit: int) -> int:

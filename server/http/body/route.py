@@ -29,9 +29,10 @@ _BEYOND_NEED = "The request body has more than {}, the limit for this model's co
 class Bodies:
     """Decodes the bodies of one server's requests."""
 
-    def __init__(self, limits: ApiLimits, *, refuse_unknown: bool = False) -> None:
+    def __init__(self, limits: ApiLimits, *, refuse_unknown: bool = False, takes_images: bool = False) -> None:
         self._limits = limits
         self._refuse_unknown = refuse_unknown
+        self._takes_images = takes_images
         self._process = DecodingProcess()
         self._log = IgnoredFieldsLog()
 
@@ -45,7 +46,7 @@ class Bodies:
         Raises `ApiError` and `QueueFull`.
         """
         data = await request.body()
-        need = BodyNeed.of(model.most_tokens(self._limits), self._limits)
+        need = BodyNeed.of(model.most_tokens(self._limits), self._limits, takes_images=self._takes_images)
         if len(data) > need.max_bytes:
             raise too_large(_BEYOND_NEED.format(f"{need.max_bytes} bytes"))
         values = count_values(data, need.max_values)

@@ -7,6 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+import transformers as hf
 import yaml
 from msgspec.structs import replace
 from numaserve.configs import presets
@@ -27,7 +28,10 @@ from numaserve.workers.interface.protocol import (
 )
 from safetensors.numpy import save
 
-from tests.fuzz.targets import KINDS
+from tests.fuzz.targets import KINDS, TEXT_COLUMNS
+from tests.support.checkpoints import build
+from tests.support.checkpoints import sizes as sizes_of
+from tests.support.gguf_vision import save_tower
 from tests.support.image_files import exif, in_file, pattern
 from tests.support.published import LAYOUTS
 from tests.support.token_heads import random_heads
@@ -65,6 +69,7 @@ def main() -> None:
     """Write them anew."""
     for name, inputs in {
         "gguf": _gguf(),
+        "mmproj": _towers(),
         "safetensors": _safetensors(),
         "torch": _torch(),
         "model-config": _configs(),
@@ -104,6 +109,18 @@ def _gguf() -> Iterator[bytes]:
         writer.write_tensors_to_file()
         writer.close()
         yield path.read_bytes()
+    path.unlink()
+
+
+def _towers() -> Iterator[bytes]:
+    path = CORPUS / "writing"
+    eyes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "num_hidden_layers": 1}
+    sizes = sizes_of(hidden=TEXT_COLUMNS, heads=2, kv_heads=1, intermediate=32, layers=1)
+    config = hf.Idefics3Config(
+        text_config=hf.LlamaConfig(**sizes).to_dict(), vision_config={**eyes, "image_size": 8, "patch_size": 2}
+    )
+    for kind in ("F16", "Q8_0"):
+        yield save_tower(build(config), path, kind, swapped=kind == "F16").read_bytes()
     path.unlink()
 
 
@@ -150,6 +167,14 @@ def _folders() -> Iterator[bytes]:
         "sentence_bert_config.json": {"max_seq_length": 512, "do_lower_case": False},
         "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "query"},
         "model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
+    }).encode()  # fmt: skip
+    eyes = {"hidden_size": 64, "num_attention_heads": 2, "image_size": 64, "patch_size": 16, "num_hidden_layers": 1}
+    sees = {"architectures": ["Idefics3ForConditionalGeneration"], "text_config": _PLAIN, "vision_config": eyes}
+    yield json.dumps({
+        "config.json": {**sees, "scale_factor": 2, "image_token_id": 7},
+        "preprocessor_config.json": {"max_image_size": {"longest_edge": 64}, "size": {"longest_edge": 256},
+                                     "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 1},
+        "processor_config.json": {"image_seq_len": 4, "processor_class": "Idefics3Processor"},
     }).encode()  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.checkpoint import check_checkpoint
 
 from tests.support import checkpoints, vision
+from tests.support.published import LAYOUTS
 
 # As they are published: what equals the defaults of transformers' classes is left out.
 _SMALL_TEXT = {
@@ -155,6 +156,23 @@ def test_what_transformers_writes_is_read(case: str, tmp_path: Path) -> None:
     assert config.images.token == vision.IMAGE_TOKEN
 
 
+@pytest.mark.parametrize(
+    ("ignored", "expected"),
+    [(["lm_head", "re:.*vision_model.*", "re:.*connector.*"], False), (["lm_head"], True)],
+)
+def test_a_tower_is_quantized_where_the_checkpoint_says_so(ignored: list[str], expected: bool, tmp_path: Path) -> None:
+    quantization = LAYOUTS["w4a16 groups of 32"].config | {"ignore": ignored}
+    values = PUBLISHED["SmolVLM-256M"] | {"quantization_config": quantization}
+    config = load_model_config(write(tmp_path, values, vision.processor_settings(512)))
+    assert "layers.0.mlp.up_proj" in config.stored
+    towers = {"vision_model.encoder.layers.0.mlp.fc1", "connector.modality_projection.proj"}
+    assert (towers <= config.stored.keys()) == expected
+    assert not any("embedding" in module for module in config.stored)
+    part = config.partition([1, 1]).ranks[1]
+    assert all(part.format(each).format in ("int4", "bf16") for each in matrices(tower_of(config)))
+    assert (part.format(tower_of(config).connector.weight).format == "int4") == expected
+
+
 def test_a_quantization_by_the_operator_leaves_the_tower_as_it_is(tmp_path: Path) -> None:
     config = load_model_config(vision.save(checkpoints.build(vision.CASES["idefics3"]()), tmp_path))
     part = config.partition([1], ModelSettings(formats=WeightFormats(linear="int4"))).ranks[0]
@@ -210,7 +228,7 @@ def test_settings_that_are_left_out_have_transformers_defaults(tmp_path: Path) -
         ({"size": {"height": 512, "width": 512}}, "height=512 is not supported"),
         ({"max_image_size": {"longest_edge": 364}}, "must be image_size of config.json, 512"),
         ({"resample": 9}, "resample must be an integer from 0 to 5"),
-        ({"image_std": [0.5, 0.0, 0.5]}, "image_std must not be 0"),
+        ({"image_std": [0.5, 0.0, 0.5]}, "image_std must be from 0.001 to 1000, not 0.0"),
     ],
 )
 def test_settings_that_are_not_implemented_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

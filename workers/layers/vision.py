@@ -101,9 +101,9 @@ class Connector(Layer):
 
     @cached_property
     def weight(self) -> MatrixParameter:
-        """The projection, [outputs, the rank's values], bf16 always."""
-        source = Source(self.module, (self.outputs, self.inputs), self.gguf, quantizable=False)
-        return MatrixParameter((whole(source),), Split(self.columns), rule="bf16")
+        """The projection, [outputs, the rank's values]."""
+        source = Source(self.module, (self.outputs, self.inputs), self.gguf)
+        return MatrixParameter((whole(source),), Split(self.columns), rule="stored")
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""

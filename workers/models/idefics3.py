@@ -48,6 +48,7 @@ _MAX_FACTOR = 16
 _MAX_EDGE = 1 << 16
 _LANCZOS = 1
 _HALF = 0.5
+_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 
 _PREFIXES = ("model.text_model.",)
 _ALIASES = (("vision_model.", "model.vision_model."), ("connector.", "model.connector."))
@@ -149,9 +150,6 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
     size = processor.child("size")
     for other in ("shortest_edge", "height", "width", "max_height", "max_width"):
         size.refuse(other)
-    std = read_channels(processor, "image_std", _HALF)
-    if 0.0 in std:
-        raise processor.error("image_std must not be 0: pixels are divided by it")
     return ImageInput(
         tile=tile,
         longest_edge=size.integer("longest_edge", 1, _MAX_EDGE, 4 * 364),
@@ -159,8 +157,8 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
         resample=read_filter(processor, _LANCZOS),
         do_resize=True,
         rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
-        mean=read_channels(processor, "image_mean", _HALF),
-        std=std,
+        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
+        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
         rows_per_tile=tower.features,
         token=fields.integer("image_token_id", 0, config.vocab_size - 1, _IMAGE_TOKEN),
     )

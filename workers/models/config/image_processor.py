@@ -9,6 +9,7 @@ from numaserve.workers.models.config.fields import Fields
 
 _FILE, _WHOLE_FILE, _NESTED = "preprocessor_config.json", "processor_config.json", "image_processor"
 _FILTERS = 6  # of Pillow
+_MOST = 1e3
 
 
 def read_image_processor(folder: Path) -> Fields:
@@ -30,12 +31,10 @@ def read_filter(processor: Fields, default: int) -> int:
     return processor.integer("resample", 0, _FILTERS - 1, default)
 
 
-def read_channels(processor: Fields, key: str, default: float) -> Channels:
-    """Return a number for each channel; one number stands for all of them."""
-    if not processor.has(key):
-        return default, default, default
-    if not isinstance(processor.values[key], list):
-        value = processor.number(key, -1e3, 1e3)
-        return value, value, value
-    red, green, blue = processor.numbers(key, 3, -1e3, 1e3)
-    return red, green, blue
+def read_channels(processor: Fields, key: str, low: float, default: float) -> Channels:
+    """Return a number of at least `low` for each channel; one number stands for all of them."""
+    if isinstance(processor.values.get(key), list):
+        red, green, blue = processor.numbers(key, 3, low, _MOST)
+        return red, green, blue
+    value = processor.number(key, low, _MOST, default)
+    return value, value, value

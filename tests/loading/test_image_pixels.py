@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from numaserve.server.images.geometry import Size, lay_out, most_tiles
+from numaserve.server.images.geometry import Layout, Size, lay_out, most_tiles
 from numaserve.server.images.pixels import to_tiles
 from numaserve.server.images.types import ImageLimits
 from numaserve.workers.interface.images import ImageInput
@@ -76,8 +76,8 @@ def test_a_tile_of_the_published_size_has_the_pixels_of_transformers() -> None:
 
 
 @cache
-def sizes_of(kind: type[Any]) -> Callable[..., tuple[int, int, int, int]]:
-    """Return what computes the second size, rows and columns with the processor's code, on arrays without memory."""
+def layout_of(kind: type[Any]) -> Callable[..., Layout]:
+    """Return what computes a layout with the processor's code, on arrays without memory."""
 
     class Sizes(kind):  # type: ignore[misc]
         def resize(self, image: npt.NDArray[np.uint8], size: Any, **_: Any) -> npt.NDArray[np.uint8]:
@@ -88,16 +88,16 @@ def sizes_of(kind: type[Any]) -> Callable[..., tuple[int, int, int, int]]:
             height, width = module.get_resize_output_image_size(image, edge) if edge else (size.height, size.width)
             return np.broadcast_to(np.uint8(0), (3, height, width))
 
-    def sizes(width: int, height: int, edge: int, tile: int) -> tuple[int, int, int, int]:
+    def layout(width: int, height: int, edge: int, tile: int) -> Layout:
         from transformers.image_utils import SizeDict
 
         own = Sizes()
-        image = own.resize(np.broadcast_to(np.uint8(0), (3, height, width)), SizeDict(longest_edge=edge))
-        image = own.resize_for_vision_encoder(image, tile)
-        _, rows, cols = own.split_images(image, {"longest_edge": tile})
-        return image.shape[2], image.shape[1], rows, cols
+        first = own.resize(np.broadcast_to(np.uint8(0), (3, height, width)), SizeDict(longest_edge=edge))
+        second = own.resize_for_vision_encoder(first, tile)
+        _, rows, cols = own.split_images(second, {"longest_edge": tile})
+        return Layout(*(Size(image.shape[2], image.shape[1]) for image in (first, second)), rows, cols)
 
-    return sizes
+    return layout
 
 
 def drawn_sizes(count: int) -> list[tuple[int, int]]:
@@ -109,21 +109,21 @@ def drawn_sizes(count: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("tile", "edge"), PUBLISHED)
 def test_sizes_rows_and_columns_are_those_of_transformers(tile: int, edge: int) -> None:
     settings = replace(SETTINGS, tile=tile, longest_edge=edge)
-    sizes = sizes_of(processors()[0])
+    layout_there = layout_of(processors()[0])
     for width, height in drawn_sizes(1000):
         layout = lay_out(Size(width, height), settings, 1 << 30)
-        expected = sizes(width, height, edge, tile)
-        assert 0 in expected[:2] or (*layout.second, layout.rows, layout.cols) == expected, (width, height)
+        expected = layout_there(width, height, edge, tile)
+        assert 0 in expected.second or layout == expected, (width, height)
         assert layout.rows * layout.cols + 1 <= most_tiles(settings, 1 << 30)
 
 
 def test_a_limit_of_pixels_gives_the_sizes_of_the_largest_edge_that_fits() -> None:
     settings = replace(SETTINGS, tile=64, longest_edge=300)
-    sizes = sizes_of(processors()[0])
-    for width, height in drawn_sizes(14):
+    layout_there = layout_of(processors()[0])
+    for width, height in [(14, 55), *drawn_sizes(14)]:
         for limit in (64 * 64, 4 * 64 * 64, 7 * 64 * 64, 10**9):
             layout = lay_out(Size(width, height), settings, limit)
-            every = (sizes(width, height, edge, 64) for edge in range(300, 1, -1))
-            expected = next(each for each in every if each[0] * each[1] <= limit)
-            assert 0 in expected[:2] or (*layout.second, layout.rows, layout.cols) == expected, (width, height, limit)
+            every = (layout_there(width, height, edge, 64) for edge in range(300, 1, -1))
+            expected = next(each for each in every if each.second.pixels <= limit)
+            assert 0 in expected.second or layout == expected, (width, height, limit)
             assert layout.rows * layout.cols + 1 <= most_tiles(settings, limit)

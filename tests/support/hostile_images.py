@@ -7,21 +7,7 @@ from collections.abc import Iterator
 
 from PIL import Image
 
-from tests.support.image_files import in_file, pattern
-
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Return a PNG file of these types and contents of chunks."""
-    return PNG + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-
-
-def png_header(width: int, height: int, bits: int = 8, colour: int = 2) -> tuple[bytes, bytes]:
-    """Return the chunk that declares the size."""
-    return b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+from tests.support.image_files import PNG, in_file, pattern, png, png_header
 
 
 def gif(width: int, height: int, frame: tuple[int, int]) -> bytes:

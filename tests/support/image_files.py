@@ -1,12 +1,18 @@
 """Image files for tests, of every allowed format and mode."""
 
 import io
+import random
+import struct
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from numaserve.workers.interface.images import ImageInput
 from PIL import Image
 
+PNG = b"\x89PNG\r\n\x1a\n"
+# The passes of interlaced PNG files: the first pixel, and the distances to the next column and row.
+_ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
 HALF = (0.5, 0.5, 0.5)
 # As in the published SmolVLM-500M, but with small tiles.
 SETTINGS = ImageInput(
@@ -40,6 +46,32 @@ def in_file(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
+def png(*chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG file of these types and contents of chunks."""
+    return PNG + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def png_header(width: int, height: int, bits: int = 8, colour: int = 2, interlaced: int = 0) -> tuple[bytes, bytes]:
+    """Return the chunk that declares the size."""
+    return b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, interlaced)
+
+
+def drawn_png(bits: int, colour: int, *, interlaced: bool = False) -> bytes:
+    """Return a PNG file of random pixels, of a type that Pillow does not write."""
+    draw, width, height = random.Random(bits * 7 + colour), 70, 90
+    pixel_bits = bits * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    rows = bytearray()
+    for x, y, across, down in _ADAM7 if interlaced else [(0, 0, 1, 1)]:
+        row_bytes = -(-(-(-(width - x) // across) * pixel_bits) // 8)
+        for _ in range(y, height, down):
+            rows += b"\0" + draw.randbytes(row_bytes)
+    palette = [(b"PLTE", draw.randbytes(3 << bits)), (b"tRNS", draw.randbytes(1 << bits))] if colour == 3 else []
+    header = png_header(width, height, bits, colour, int(interlaced))
+    return png(header, *palette, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+
+
 def exif(orientation: int) -> Image.Exif:
     """Return the EXIF that says how to turn an image."""
     made = Image.Exif()
@@ -54,6 +86,11 @@ def files() -> Iterator[tuple[str, bytes]]:
     yield "png-transparent-palette", in_file(pattern(70, 90, "P"), transparency=3)
     yield "png-transparencies", in_file(pattern(70, 90, "P"), transparency=bytes(range(256)))
     yield "png-transparent-colour", in_file(pattern(70, 90), transparency=(12, 13, 14))
+    for colour, depths in {0: (1, 2, 4, 16), 2: (16,), 3: (1, 2, 4, 8), 4: (16,), 6: (16,)}.items():
+        for bits in depths:
+            yield f"png-{colour}-of-{bits}-bits", drawn_png(bits, colour)
+    for bits, colour in ((1, 0), (8, 2), (4, 3), (16, 6)):
+        yield f"png-interlaced-{colour}", drawn_png(bits, colour, interlaced=True)
     yield "png-icc", in_file(pattern(70, 90), icc_profile=b"a colour profile" * 40)
     yield "png-text", in_file(pattern(70, 90), pnginfo=_text())
     yield "png-animated", in_file(pattern(70, 90), save_all=True, append_images=[pattern(70, 90, salt=9)])

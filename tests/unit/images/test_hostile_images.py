@@ -4,6 +4,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from numaserve.server.confined.worker import BeyondLimits, ConfinedWorker
@@ -140,6 +141,21 @@ def test_thin_images_become_tiles(decoded: Decode, size: tuple[int, int], grid: 
     answer, tiles = decoded(in_file(Image.new("RGB", size, (1, 2, 3))))
     assert (answer.rows, answer.cols) == grid
     assert {bytes(tile) for tile in tiles} == {bytes((1, 2, 3)) * SETTINGS.tile**2}
+
+
+def test_the_process_itself_decodes_nothing() -> None:
+    worker = confined(replace(LIMITS, file_pixels=1 << 24))
+    ask(worker, b64encode(in_file(pattern(9, 9))))
+    before = peak_kib(worker)
+    answer, _ = decode(ask(worker, b64encode(in_file(Image.new("RGB", (4000, 4000))))), SETTINGS.tile_bytes)
+    assert answer.problem is None
+    assert peak_kib(worker) - before < 4 * 4000 * 4000 // 1024 // 4  # its pixels are in the memory of a fork
+    worker.close()
+
+
+def peak_kib(worker: ConfinedWorker) -> int:
+    status = Path(f"/proc/{worker._process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 def test_a_file_that_takes_long_ends_at_the_limit_and_the_next_is_decoded() -> None:

@@ -305,6 +305,7 @@ class Program:
         *,
         states: Sequence[tuple[int, int, Sequence[tuple[int, int]]]] = (),
         placed: Sequence[tuple[int, int, int, int]] = (),
+        part: tuple[int, int, int, int] | None = None,
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None, list[float]]], int, int, int]:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
         last position is for: 0 nothing, 1 a sample, 2 pooling, 3 pooling with vectors of tokens. Masks are those of
@@ -322,6 +323,9 @@ class Program:
         `placed` has, for image features, the index of a sequence in the batch, the first of some positions among its
         new tokens, their number, and the first of as many rows of the feature pool. These rows replace the embeddings
         of the positions. No token is named twice.
+
+        With a `part` only some nodes run: their first and their end, and the same of their collectives. The next part
+        of the same batch finds what this one leaves in memory. Totals count a batch with its first part.
 
         Returns for each row of logits its sequence, sample, target, and at a sample the log-probabilities of its slot's
         `token_ids_logprob`, then nanoseconds in all, in collectives, and of waiting for masks.

@@ -9,8 +9,9 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import NoReturn
+from typing import Generic, NoReturn, TypeVar
 
 from numaserve.server.common.patience import Patience
 from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
@@ -29,6 +30,9 @@ SECONDS = 10.0
 _ITS_OWN_FAULT = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 
 
+Answer = TypeVar("Answer")
+
+
 class WorkFailed(Exception):
     """The error of work that has no result and would have none in a second try; the message says why."""
 
@@ -39,6 +43,13 @@ class BeyondLimits(WorkFailed):
 
 class WorkerUnavailable(Exception):
     """The error of a process that does not answer; the next piece gets a new process. The message is for the client."""
+
+
+@dataclass(frozen=True)
+class _Piece(Generic[Answer]):
+    nbytes: int
+    parts: Callable[[], Iterable[bytes]]  # called again for a second try
+    read: Callable[[bytes], Answer]  # of the answer; raises `UnicodeDecodeError` for an answer out of form
 
 
 class ConfinedWorker:
@@ -84,23 +95,14 @@ class ConfinedWorker:
 
     def ask(self, piece: bytes) -> str:
         """Return the result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
-        return self._text(self.ask_in_parts(len(piece), lambda: (piece,)))
+        return self._result(_Piece(len(piece), lambda: (piece,), _text))
 
     def ask_in_parts(self, nbytes: int, parts: Callable[[], Iterable[bytes]]) -> bytes:
         """Return the result, as bytes, for a piece of `nbytes` in parts. Raises as `ask` does.
 
         A long piece is never whole in this process: to make it would hold the GIL for milliseconds.
         """
-        head = PIECE_HEAD.pack(nbytes)
-        with self._lock:
-            # The process may have been killed between requests, so each request gets a second try.
-            answer = self._ask(head, parts) or self._ask(head, parts)
-        if answer is None:
-            self._raise_dead()
-        success, data = answer
-        if not success:
-            raise WorkFailed(self._text(data))
-        return data
+        return self._result(_Piece(nbytes, parts, bytes))
 
     def close(self) -> None:
         """End the process, even in the middle of a piece. Also done at the end of the object or of the interpreter."""
@@ -109,15 +111,23 @@ class ConfinedWorker:
         with self._lock:
             self._process.stop()
 
-    def _ask(self, head: bytes, parts: Callable[[], Iterable[bytes]]) -> tuple[bool, bytes] | None:
-        """Return whether there is a result, and the result or the complaint; None if the process died unanswered."""
+    def _result(self, piece: _Piece[Answer]) -> Answer:
+        with self._lock:
+            # The process may have been killed between requests, so each request gets a second try.
+            answer = self._ask(piece) or self._ask(piece)
+        if answer is None:
+            self._raise_dead()
+        return answer[0]
+
+    def _ask(self, piece: _Piece[Answer]) -> tuple[Answer] | None:
+        """Return the result; None if the process died unanswered. Raises `WorkFailed` for a complaint."""
         if self._process.is_stopped and not self._closed:
             self._start()
         if self._closed:  # checked after the start: `close` may not have seen the new process
             raise WorkerUnavailable("The server is shutting down.")
         process = self._process
         try:
-            answer = self._exchange(process, chain((head,), parts()), Patience(self._seconds))
+            answer = self._exchange(process, piece, Patience(self._seconds))
         except TooLate:
             process.stop()
             self._raise_unavailable(f"did not answer within {self._seconds:g} s")
@@ -130,12 +140,6 @@ class ConfinedWorker:
             raise WorkFailed(f"{self._subject} needs a kernel with seccomp filters, which this kernel lacks")
         return None
 
-    def _text(self, answer: bytes) -> str:
-        try:
-            return answer.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            self._raise_unavailable("gave an answer that is no text")
-
     def _raise_dead(self) -> NoReturn:
         """Raise the error that explains why the process has ended twice without an answer."""
         if -(self._process.returncode or 0) in _ITS_OWN_FAULT:
@@ -147,9 +151,9 @@ class ConfinedWorker:
             f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Retry later."
         ) from None
 
-    def _exchange(self, process: ChildProcess, parts: Iterable[bytes], patience: Patience) -> tuple[bool, bytes] | None:
+    def _exchange(self, process: ChildProcess, piece: _Piece[Answer], patience: Patience) -> tuple[Answer] | None:
         try:
-            for part in chain((self._unsent_config,), parts):
+            for part in chain((self._unsent_config + PIECE_HEAD.pack(piece.nbytes),), piece.parts()):
                 process.send(part, patience)
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
             if self._unsent_config and self._idle:  # not earlier: the start would take too long
@@ -157,10 +161,17 @@ class ConfinedWorker:
             self._unsent_config = b""
             if size > self._max_bytes:
                 return None
-            return success, process.receive(size, patience)
-        except Ended:
+            data = process.receive(size, patience)
+            if not success:
+                raise WorkFailed(_text(data))
+            return (piece.read(data),)
+        except (Ended, UnicodeDecodeError):
             return None
 
     def _start(self) -> None:
         self._process = ChildProcess(module_command(self._module), in_background=self._in_background)
         self._unsent_config = self._config
+
+
+def _text(answer: bytes) -> str:
+    return answer.decode("utf-8", "surrogatepass")

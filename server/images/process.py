@@ -29,7 +29,7 @@ def _work(config: Mapping[str, Any]) -> Work:
 
 def main() -> None:
     """Serve images until the input ends."""
-    serve(load, _work, read=bytes)
+    serve(load, _work, read=bytes, in_forks=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ class Planner:
         speculation: Speculation | None = None,
     ) -> None:
         self._workers_draft = config.worker_drafter is not None
-        self._rows_per_tile = config.rows_per_tile
         self._speculation = speculation
         self._kv = kv
         self._waiting = waiting
@@ -38,11 +37,17 @@ class Planner:
         return self._compute_prompts(step, self._continue_decodes(step))
 
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
-        """Plan the next token of all that have one. Return the others that have more to compute, by turn."""
+        """Plan the next token of all that have one. Return the others that have more to compute, by turn.
+
+        Rows of an image are a prompt even where one position is left, as in decodes: it may have to wait for a place.
+        """
         ranked = self._running_set.ranked()
-        prompts = self._before_images() if self._running_set.with_images else []
-        decodes = [seq for seq in ranked if seq not in prompts] if prompts else list(ranked)
-        drafts = self._drafts(step, ranked, prompts)
+        decodes, prompts = list(ranked), []
+        if self._running_set.before_images:
+            self._running_set.pass_images()
+            prompts = [seq for seq in self._running_set.before_images if seq.num_remaining]
+            decodes = [seq for seq in ranked if seq not in prompts]
+        drafts = self._drafts(step, ranked)
         for seq in decodes:
             if seq.state is not SequenceState.RUNNING:
                 break  # retracted in favour of an earlier one, like all sequences after it
@@ -61,16 +66,8 @@ class Planner:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
-    def _before_images(self) -> list[Sequence]:
-        """Return the running sequences that have rows of images to compute.
-
-        They are prompts even where one position is left, as in decodes: it may have to wait for a place.
-        """
-        ends = [(seq, seq.request.images[-1].start + self._rows_per_tile) for seq in self._running_set.with_images]
-        return [seq for seq, end in ends if seq.position.next < end and seq.num_remaining]
-
-    def _drafts(self, step: StepBuilder, running: list[Sequence], prompts: list[Sequence]) -> Mapping[Decode, Draft]:
-        """Return the draft tokens to verify, none of them of `prompts`.
+    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> Mapping[Decode, Draft]:
+        """Return the draft tokens to verify.
 
         Each of `running` keeps the token and the row that it must find, and prompts keep half of the rest: none would
         end, or begin, next to sequences whose whole output can be drafted.
@@ -80,10 +77,8 @@ class Planner:
         # Ahead of an answer the front end mostly cannot draft, and the remaining tokens need not be counted.
         some = self._workers_draft or any(not seq.position.pending for seq in running)
         decodes = [seq for seq in running if seq.num_remaining == 1 and seq.position.wants_sample] if some else []
-        if prompts:
-            decodes = [seq for seq in decodes if seq not in prompts]
         rows = step.budget.beyond(len(running))
-        if decodes and (self._waiting or prompts or any(seq.num_remaining > 1 for seq in running)):
+        if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
             rows //= 2
         proposal = self._speculation.propose(decodes, DraftBudget(rows, step.in_flight.step_id))
         step.reading, step.in_flight.expected = proposal.reading, proposal.expected

@@ -150,10 +150,11 @@ class Scheduler:
         if self.held:
             self.live.let_in(self._suspects.next_on_trial())
         self.kv.begin_step(self.running)
-        costs, tokens, tower = self.step_costs, self.step_size.tokens, None
-        if costs.tower is not None:
-            tower = TowerRuns(self.features, self.config.rows_per_tile, costs.of_run(tokens))
-        step = StepBuilder(self._next_step, self.config, self.costs, costs.draft_model, tokens, tower=tower)
+        tokens, tower = self.step_size.tokens, None
+        if self.step_costs.tower is not None:
+            tower = TowerRuns(self.features, self.config.rows_per_tile, self.step_costs.of_run(tokens))
+        draft_costs = self.step_costs.draft_model
+        step = StepBuilder(self._next_step, self.config, self.costs, draft_costs, tokens, tower=tower)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         self.unchecked += step.unchecked

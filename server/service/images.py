@@ -3,9 +3,12 @@
 import math
 
 from numaserve.server.config.serve import ServeConfig
+from numaserve.server.generation.vision import Vision, placeholder_of
+from numaserve.server.images.decoder import ImageDecoder
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
+from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.segment import create_memory
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.images import ImageInput
@@ -49,3 +52,9 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
         )
     fd = create_memory(_MEMFD_NAME, tiles * settings.tile_bytes, lambda _fd: None)
     return ImageStore(fd, settings, tiles)
+
+
+def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol) -> Vision:
+    """Return the image input of the API. Raises `TokenizerError` for a tokenizer without the placeholder."""
+    placeholder = placeholder_of(store.settings, tokenizer)
+    return Vision(store.settings, placeholder, ImageDecoder(store, image_limits(config)))

@@ -169,6 +169,7 @@ def test_a_model_of_text_alone_needs_no_tensor_of_the_tower(pooled: bool, tmp_pa
     config = read_config(files, ModelSettings(pooled=pooled)).text_only()
     assert config.images is None
     assert config.decoder.tower is None
+    assert config.notes == ("the checkpoint's vision tower is not loaded: only text is served",)
     if not pooled:
         check_checkpoint(files, config)
     check_checkpoint(files, read_config(files, ModelSettings(pooled=pooled)))

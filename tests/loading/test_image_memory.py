@@ -62,7 +62,7 @@ def test_a_tower_fits_the_memory_that_is_planned_for_it(tp: int, model: ModelCon
     for part in partition.ranks:
         operations = recorded(model, part).fused()
         found = layout(operations)
-        assert features < features + found.arena_bytes <= image_bytes(model, part)
+        assert features < features + found.arena_bytes <= image_bytes(model, part, 0)
         sizes = [buffer.nbytes for each in operations for buffer in each.buffers if buffer.collective]
         assert max(sizes, default=0) <= message
 
@@ -72,10 +72,18 @@ def test_ranks_need_the_memory_of_image_input(model: ModelConfig) -> None:
     needs, without = (rank_needs(OPTIONS, each, each.partition([1])) for each in (model, text))
     (part,) = model.partition([1]).ranks
     tables = UNROTATED.table_bytes(PAGE_SIZE * pages_of(model.max_position))  # of the tower alone
-    assert needs.scratch[0] - without.scratch[0] == image_bytes(model, part) + tables
-    assert image_bytes(text, part) == 0
+    assert needs.scratch[0] - without.scratch[0] == image_bytes(model, part, 0) + tables
+    assert image_bytes(text, part, 1 << 20) == 0
     assert needs.weights[0] > without.weights[0]
     assert needs.per_page == without.per_page
+
+
+def test_the_image_store_is_counted_once(model: ModelConfig) -> None:
+    partition = model.partition([1, 1])
+    without, with_store = (
+        rank_needs(replace(OPTIONS, image_store_bytes=size), model, partition).scratch for size in (0, 1 << 24)
+    )
+    assert [more - less for more, less in zip(with_store, without, strict=True)] == [1 << 24, 0]
 
 
 def test_a_deployment_holds_features_only_for_a_model_with_images(model: ModelConfig) -> None:

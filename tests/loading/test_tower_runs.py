@@ -14,7 +14,8 @@ from numaserve.kernels import Team
 from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.interface.protocol import Launch, TowerWork
 from numaserve.workers.process.tower import TowerRunner, map_pixels
-from numaserve.workers.program.cost import merged_terms
+from numaserve.workers.program.cost import StepWork, merged_terms
+from numaserve.workers.program.parts import parts_of
 
 from tests.support.plan_limits import capacity
 from tests.support.recorded_programs import HIDDEN, Part, tower
@@ -37,12 +38,15 @@ def runners(team: Team, tile: int = SIDE * PATCH) -> Iterator[tuple[TowerRunner,
     b = tower(Part(weights=RandomWeights(team)))
     for program, outside in both(b, team):
         limits = structs.replace(b.limits, num_pages=2)
-        of_rank: Any = SimpleNamespace(program=program, outside=outside, limits=limits, terms=merged_terms(b.costs()))
+        parts, shares = parts_of(b.costed(), StepWork([(0, SIDE * SIDE)], 0))
+        of_rank: Any = SimpleNamespace(
+            program=program, outside=outside, limits=limits, terms=merged_terms(b.costs()), parts=parts, shares=shares
+        )
         pool = np.full((PLACES * ROWS, HIDDEN), 0x7FC0, np.uint16)
         yield TowerRunner(of_rank, SIDE, images(tile), pool, tiles(tile)), pool, outside
 
 
-@pytest.mark.parametrize("tile", [64, 67])
+@pytest.mark.parametrize("tile", [64, 71])
 def test_the_tower_gets_the_patches_of_a_convolution(tile: int, team: Team) -> None:
     _, (runner, _, outside) = runners(team, tile)  # native memory is used again once the patches are read
     runner.run([TowerWork(2, 0)])
@@ -74,6 +78,47 @@ def test_tiles_and_places_that_do_not_exist_are_refused_before_any_run(work: Tow
         with pytest.raises(ValueError, match=what):
             runner.run([TowerWork(0, 0), work])
         assert (pool == 0x7FC0).all()
+
+
+def test_a_run_in_parts_has_the_bits_of_a_whole_run(team: Team) -> None:
+    for runner, pool, _ in runners(team):
+        parts = len(runner.shares)
+        assert parts == 1 + 2 * 3 + 1  # the patches, two layers, and the connector
+        assert sum(runner.shares) == pytest.approx(1)
+        runner.run([TowerWork(1, 0), TowerWork(3, 1)])
+        whole = pool.copy()
+        pool[:] = 0
+        runner.run([TowerWork(1, 2, 0, 3)])  # never goes on
+        for part in range(parts):
+            assert not pool.any()
+            runner.run([TowerWork(1, 0, part, part + 1)])
+        np.testing.assert_array_equal(pool[:ROWS], whole[:ROWS])
+        runner.run([TowerWork(3, 1, 0, 2), TowerWork(3, 1, 2, 5), TowerWork(3, 1, 5)])
+        np.testing.assert_array_equal(pool[: 2 * ROWS], whole[: 2 * ROWS])
+        totals = runner.program.program.totals
+        assert totals[:2] == (5, 5 * SIDE * SIDE)
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        [TowerWork(0, 0, 3, 4)],
+        [TowerWork(0, 0, 0, 2), TowerWork(0, 0, 3, 4)],
+        [TowerWork(0, 0, 0, 2), TowerWork(1, 0, 2, 4)],
+        [TowerWork(0, 0, 0, 2), TowerWork(1, 0), TowerWork(0, 0, 2, 4)],
+        [TowerWork(0, 0, 2, 2)],
+        [TowerWork(0, 0, 0, 9)],
+        [TowerWork(0, 0, -1, 1)],
+        [TowerWork(0, 0, 0, -1)],
+    ],
+)
+def test_parts_that_do_not_follow_each_other_are_refused_before_any_run(works: list[TowerWork], team: Team) -> None:
+    for runner, *_ in runners(team):
+        runner.run([TowerWork(2, 0, 0, 1)])
+        with pytest.raises(ValueError, match="the step has part"):
+            runner.run(works)
+        assert runner.program.program.totals[0] == 1
+        runner.run([TowerWork(2, 0, 1)])
 
 
 def test_the_terms_of_a_tile_are_what_a_run_counts(team: Team) -> None:

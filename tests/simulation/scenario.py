@@ -154,7 +154,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
     longest = min(context, pages * PAGE_SIZE)
     requests = _requests(rng, longest, load_s, until)
     imaged = random.Random(f"images {requests[0].at}")
-    feature_tiles, rows_per_tile = imaged.choice((0, 0, 0, 1, 2, 5)), imaged.choice((1, 2, 3, 6))
+    feature_tiles, rows_per_tile = imaged.choice((0, 0, 0, 0, 0, 0, 1, 2, 5)), imaged.choice((1, 2, 3, 6))
     if feature_tiles:
         requests = tuple(_with_images(imaged, each, rows_per_tile, longest) for each in requests)
     stateful = random.Random(5 * until)  # of its own, as what the requests are

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
@@ -51,7 +53,7 @@ _POLL_MS = 500
 # Workers are forked from a process that has imported what they need, which takes most of the time of a small one.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(WORKER)
-_LIFELINE_FD, _RING_FD, _MASK_FD = 200, 201, 202  # in a worker: numbers that nothing else there has
+_LIFELINE_FD, _RING_FD, _MASK_FD, _IMAGE_FD = 200, 201, 202, 203  # in a worker: numbers that nothing else there has
 
 Message = TypeVar("Message", bound=FromWorker)
 
@@ -76,9 +78,17 @@ def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
     return max(config.hidden_size, *map(config.decoder.message_columns, parts)), config.vocab_size
 
 
+def _store(tiles: npt.NDArray[np.uint8]) -> Connection:
+    """An image store with the pixels of tiles, as the front end makes one."""
+    fd = os.memfd_create("images")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(tiles.tobytes())
+    return Connection(fd)
+
+
 def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
-    """What a worker's command line does. `files` are its lifeline, the segment of its ring and its mask board, where
-    there are such, by the numbers that they get."""
+    """Run a worker as its command line does. `files` are its lifeline, the segment of its ring, its mask board and the
+    image store, where there are such, by the numbers that they get."""
     from numaserve.workers.process.main import main  # here, and not in each process that collects tests
 
     newcomer.register()
@@ -95,7 +105,8 @@ class RankGroup:
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
     forces an instruction set; None leaves the choice to the workers. With a `mask_grace_s` there is a mask `board`.
-    `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model.
+    `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model. `tiles` are the pixels of the
+    image store, uint8 [tiles, side, side, 3].
     """
 
     def __init__(
@@ -119,6 +130,7 @@ class RankGroup:
         feature_tiles: int = 0,
         backend: Backend = "native",
         draft_model: Path | None = None,
+        tiles: npt.NDArray[np.uint8] | None = None,
         **settings: Any,
     ) -> None:
         count("rank groups")
@@ -135,7 +147,8 @@ class RankGroup:
                 max(_padded(each) for each in sizes)
                 for sizes in zip(*(_sizes(each, tp) for each in configs), strict=True)
             )
-            largest = max(max_step_tokens * hidden, max_logit_rows * vocabulary)
+            patches = 0 if config.decoder.tower is None else _padded(config.decoder.tower.patches)
+            largest = max(max(max_step_tokens, patches) * hidden, max_logit_rows * vocabulary)
             segment = create_segment(tp, threads, _padded(4 * largest, 4096))
             self._exits.callback(segment.close)
         limits = Capacity(
@@ -166,6 +179,8 @@ class RankGroup:
                 backend=backend,
                 mask_fd=_MASK_FD if self.board else -1,
                 mask_nonce=self.board.nonce if self.board else 0,
+                image_fd=-1 if tiles is None else _IMAGE_FD,
+                image_tiles=0 if tiles is None else len(tiles),
                 mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
                 drafter=_drafter(draft_model, settings),
@@ -174,10 +189,12 @@ class RankGroup:
         ]
         with contextlib.ExitStack() as undo:
             undo.push(self._exits)
-            self._start(launches, segment, isa)
+            self._start(launches, segment, isa, None if tiles is None else _store(tiles))
             undo.pop_all()
 
-    def _start(self, launches: list[Launch], segment: Segment | None, isa: str | None) -> None:
+    def _start(
+        self, launches: list[Launch], segment: Segment | None, isa: str | None, images: Connection | None
+    ) -> None:
         context = self._exits.enter_context(zmq.Context())
         folder = self._exits.enter_context(
             tempfile.TemporaryDirectory(prefix="numaserve-e2e-", ignore_cleanup_errors=True)
@@ -190,6 +207,8 @@ class RankGroup:
         for number, memory in ((_RING_FD, segment), (_MASK_FD, self.board)):
             if memory is not None:
                 files[number] = Connection(os.dup(memory.fd))
+        if images is not None:
+            files[_IMAGE_FD] = images
         self._folder = Path(folder)
         self._sockets: list[zmq.Socket[bytes]] = []
         environment = {} if isa is None else {"NUMASERVE_ISA": isa}

@@ -25,7 +25,7 @@ from numaserve.workers.models.config.sentence_transformers import SentenceModule
 from numaserve.workers.models.config.token_head import read_token_head
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of, is_served, projector_types
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import ModelConfig, towers_note
 
 if TYPE_CHECKING:
     from numaserve.workers.models.config.gguf_parts import GGUFModel
@@ -146,6 +146,4 @@ def _left_out(fields: Fields, config: ModelConfig) -> tuple[str, ...]:
     towers = [name for name in ("vision", "audio") if fields.has(f"{name}_config")]
     if config.decoder.tower is not None:
         towers.remove("vision")
-    parts = f"{towers[0]} tower is" if len(towers) == 1 else f"{' and '.join(towers)} towers are"
-    note = f"the checkpoint's {parts} not loaded: only text is served"
-    return (*((note,) if towers else ()), *left_out(fields))
+    return (*((towers_note(towers),) if towers else ()), *left_out(fields))

@@ -19,6 +19,12 @@ from numaserve.workers.layers.token_head import VECTORS, WEIGHTS, TokenHead
 from numaserve.workers.program.ops.rows import Pooling
 
 
+def towers_note(towers: Sequence[str]) -> str:
+    """Return a sentence for the operator about towers of a checkpoint that are not used."""
+    parts = f"{towers[0]} tower is" if len(towers) == 1 else f"{' and '.join(towers)} towers are"
+    return f"the checkpoint's {parts} not loaded: only text is served"
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """One model, whatever its file format. `architecture` is Hugging Face's name, `family` is the file that maps it.
@@ -133,8 +139,13 @@ class ModelConfig:
             return self
         declared = tuple(source.name for parameter in tower.parameters() for source in parameter.sources)
         towers = (saved for begin, saved in self.aliases if any(name.startswith(begin) for name in declared))
-        ignored = (*self.ignored_prefixes, *towers)
-        return replace(self, decoder=replace(self.decoder, tower=None), images=None, ignored_prefixes=ignored)
+        return replace(
+            self,
+            decoder=replace(self.decoder, tower=None),
+            images=None,
+            ignored_prefixes=(*self.ignored_prefixes, *towers),
+            left_out=(towers_note(["vision"]), *self.left_out),
+        )
 
     def pooled(self, pooling: Pooling | None = None) -> ModelConfig:
         """Return the same model without its head and its tower, with that `pooling` or its own. Checkpoints of such

@@ -23,13 +23,14 @@ def largest_image(images: ImageInput) -> int:
     return side * side + 1 if images.split and side > 1 else 1
 
 
-def image_bytes(model: ModelConfig, part: RankPart) -> int:
-    """Return the memory of a rank for image input, besides the tower's weights."""
+def image_bytes(model: ModelConfig, part: RankPart, store_bytes: int) -> int:
+    """Return the memory of a rank for image input, besides the tower's weights. The image store of `store_bytes`, which
+    all ranks share, is counted on the first rank."""
     images, tower = model.images, model.decoder.tower
     if images is None or tower is None:
         return 0
     features = feature_tiles(model) * images.rows_per_tile * model.hidden_size * BF16
-    return features + _tower_bytes(tower, part)
+    return features + _tower_bytes(tower, part) + (store_bytes if part.rank == 0 else 0)
 
 
 def tower_message(model: ModelConfig, partition: Partition) -> tuple[int, int]:

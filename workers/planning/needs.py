@@ -162,7 +162,7 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
             fixed
             + _slot_bytes(options, model, part)
             + _activation_bytes(options, model, part)
-            + image_bytes(model, part)
+            + image_bytes(model, part, options.image_store_bytes)
             for part in ranks
         ],
         states=[options.max_running_requests * _states_of_slot(options, model, part) for part in ranks],

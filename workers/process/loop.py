@@ -138,6 +138,7 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             terms=model.terms,
             draft_terms=model.draft_terms,
             tower_terms=model.tower_terms,
+            tower_parts=model.tower_parts,
         )
     )
     return model

@@ -122,6 +122,11 @@ class RankModel:
         return [] if self._tower is None else self._tower.terms
 
     @property
+    def tower_parts(self) -> list[float]:
+        """The share of a tower run's multiplies in each of its parts."""
+        return [] if self._tower is None else self._tower.shares
+
+    @property
     def isa(self) -> str:
         """The instruction set in use."""
         return self._program.isa

@@ -18,9 +18,10 @@ from numaserve.workers.planning.needs import kv_bytes
 from numaserve.workers.planning.reference import draft_bytes, page_bytes, window_page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.program.cost import merged_terms
+from numaserve.workers.program.cost import StepWork, merged_terms
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.parts import StepPart, parts_of
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
@@ -81,6 +82,8 @@ class RankProgram:
 
     program: Program | ReferenceProgram
     outside: OutsideRows
+    parts: list[StepPart]  # of a step, the smallest ones
+    shares: list[float]  # of the step's multiplies, in each part
 
     def __init__(
         self,
@@ -91,10 +94,11 @@ class RankProgram:
         lender: RankProgram | None = None,
         *,
         settings: ModelSettings | None = None,
+        in_parts: StepWork | None = None,
     ) -> None:
         """Build the Program of `model`, which is the model of `held` or a part of it. Its `limits` are its own, below
         those of the deployment where it does less, and so are its `settings`, if it has some. With a `lender` it reads
-        the KV cache of that Program."""
+        the KV cache of that Program. Steps of the work `in_parts` may run in `parts`."""
         launch = held.launch
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
         self._setup = ProgramSetup(model.shape(held.part), limits, ranks, settings or launch.settings)
@@ -102,6 +106,7 @@ class RankProgram:
         model.forward(builder, held.part)
         costs = builder.costs()
         self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
+        self.parts, self.shares = ([], []) if in_parts is None else parts_of(builder.costed(), in_parts)
         self._lent = lender is not None
         self.program, self.outside = _build(builder, held, node, None if lender is None else lender.program)
 

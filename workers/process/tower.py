@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,9 @@ from numaserve.workers.interface.protocol import Launch, OperationTerms, Samplin
 from numaserve.workers.layers.vision import FEATURES, PATCHES
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.rank_program import Forward, RankProgram, RankWeights
-from numaserve.workers.program.cost import of_whole
+from numaserve.workers.program.cost import StepWork, of_whole
 from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.parts import joined
 from numaserve.workers.program.slots import slot_settings
 
 Pixels = npt.NDArray[np.uint8]
@@ -35,8 +37,19 @@ class Tower(Forward, Protocol):
         """Patches of a tile."""
 
 
+class _Begun(NamedTuple):
+    """A run that has parts left."""
+
+    tile: int
+    next_part: int
+
+
 class TowerRunner:
-    """Runs the tower for tiles of the image store. One tile is a step of its Program, in one slot."""
+    """Runs the tower for tiles of the image store. One tile is a step of its Program, in one slot.
+
+    A run may be in parts. What a part leaves to the next one lies in the Program's memory, so that one run at a time is
+    begun.
+    """
 
     def __init__(self, tower: RankProgram, side: int, images: ImageInput, pool: npt.NDArray[np.uint16], pixels: Pixels):
         """Use the Program `tower`, whose tiles have `side` x `side` patches. `pool` has the features of tiles as bits
@@ -45,6 +58,8 @@ class TowerRunner:
         self._side, self._rows, self._table = side, images.rows_per_tile, images.table()
         self._patches, self._features = tower.outside.given(PATCHES), tower.outside.kept(FEATURES)
         self._pool, self._pixels = pool, pixels
+        self._parts, self.shares = tower.parts, tower.shares
+        self._begun: _Begun | None = None
         self._sequence = np.array([[0, 0, side * side, 0, 0, 0]], np.int32)
         self._tokens, self._nothing = np.zeros(side * side, np.int32), np.empty(0, np.int32)
         program = tower.program
@@ -59,29 +74,49 @@ class TowerRunner:
     def run(self, works: Sequence[TowerWork]) -> int:
         """Store the features of tiles in their places of the pool, and return the nanoseconds that this took.
 
-        Raises `ValueError` for a tile or a place that does not exist, before any run.
+        Raises `ValueError` for a tile or a place that does not exist, or parts that do not follow those before, before
+        any run.
         """
-        begin, tiles, places = time.monotonic_ns(), len(self._pixels), len(self._pool) // self._rows
+        begin, begun = time.monotonic_ns(), self._begun
         for work in works:
-            if not 0 <= work.tile < tiles:
-                raise ValueError(f"the step has tile {work.tile} of an image, but the image store has {tiles} tiles")
-            if not 0 <= work.place < places:
-                raise ValueError(f"the step has image features for place {work.place} of a pool of {places} places")
+            begun = self._after(begun, work)
         for work in works:
+            self._run(work)
+            self._begun = self._after(self._begun, work)
+        return time.monotonic_ns() - begin
+
+    def _after(self, begun: _Begun | None, work: TowerWork) -> _Begun | None:
+        """Return the run that has parts left after some work, given the run that has some before it."""
+        tiles, places, parts = len(self._pixels), len(self._pool) // self._rows, len(self._parts)
+        if not 0 <= work.tile < tiles:
+            raise ValueError(f"the step has tile {work.tile} of an image, but the image store has {tiles} tiles")
+        if not 0 <= work.place < places:
+            raise ValueError(f"the step has image features for place {work.place} of a pool of {places} places")
+        end = work.end or parts
+        if not 0 <= work.begin < end <= parts:
+            raise ValueError(f"the step has parts {work.begin} to {end} of a tower's run, which has {parts} parts")
+        if work.begin and begun != (work.tile, work.begin):
+            raise ValueError(f"the step has part {work.begin} for tile {work.tile} before the parts that precede it")
+        return _Begun(work.tile, end) if end < parts else None
+
+    def _run(self, work: TowerWork) -> None:
+        parts = self._parts[work.begin : work.end or None]
+        if work.begin == 0:
             self._fill(self._pixels[work.tile])
-            self.program.program.step(self._sequence, self._tokens, self._nothing)
+        self.program.program.step(self._sequence, self._tokens, self._nothing, part=joined(parts))
+        if parts[-1] is self._parts[-1]:
             first = work.place * self._rows
             self._pool[first : first + self._rows] = self._features[: self._rows]
-        return time.monotonic_ns() - begin
 
     def _fill(self, pixels: Pixels) -> None:
         """Give the tower the values of a tile's patches, by channel, then row, then column."""
-        side = self._side
-        patch = len(pixels) // side
+        side, patch = self._side, math.isqrt(self._patches.shape[1] // len(self._table))
         whole = pixels[: side * patch, : side * patch]  # a remainder is left out, as by a convolution
-        blocks = whole.reshape(side, patch, side, patch, -1).transpose(0, 2, 4, 1, 3)
-        channels = np.arange(blocks.shape[2])[:, None, None]
-        self._patches[:] = self._table[channels, blocks].reshape(self._patches.shape)
+        channels = whole.reshape(side, patch, side, patch, -1).transpose(4, 0, 2, 1, 3)
+        parts = np.split(self._patches, len(self._table), axis=1)
+        # One lookup for all channels takes four times as long: numpy then has two indices for each value.
+        for values, blocks, part in zip(self._table, channels, parts, strict=True):
+            part[:] = values.take(blocks.reshape(side * side, -1))
 
 
 def make_tower(held: RankWeights, served: OutsideRows, node: NodeContext) -> TowerRunner | None:
@@ -93,7 +128,8 @@ def make_tower(held: RankWeights, served: OutsideRows, node: NodeContext) -> Tow
     limits = Capacity.of_program(tower.patches, 0, 1, pages, pages)
     # A quantized KV cache would lose precision and save nothing: one tile's keys and values are kept.
     settings = replace(launch.settings, kv_cache_dtype="bf16")
-    program = RankProgram(held, tower, node, limits, settings=settings)
+    work = StepWork([(0, tower.patches)], 0)
+    program = RankProgram(held, tower, node, limits, settings=settings, in_parts=work)
     return TowerRunner(program, tower.side, images, served.given(FEATURES), map_pixels(launch, images))
 
 

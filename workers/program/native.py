@@ -32,9 +32,7 @@ from numaserve.workers.program.ops.recurrent import (
 from numaserve.workers.program.ops.rows import (
     Embed,
     Gather,
-    Given,
     GroupNorm,
-    Keep,
     LayerNorm,
     Multiply,
     Pool,
@@ -43,6 +41,7 @@ from numaserve.workers.program.ops.rows import (
     QuantizeHeads,
     RmsNorm,
     TokenRows,
+    has_node,
 )
 from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.outside import OutsideRows, outside_rows
@@ -81,11 +80,6 @@ def make_program(
             program.add(kind, nodes.fields(operation) | more(nodes, operation))
     program.set_collectives(places.collectives)
     return program
-
-
-def has_node(operation: Operation) -> bool:
-    """Whether an operation is a node of a Program. Others only name memory that is read or written from outside."""
-    return not isinstance(operation, Given | Keep)
 
 
 def native_rows(program: Program, operations: Sequence[Operation]) -> OutsideRows:

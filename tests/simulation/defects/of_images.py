@@ -8,8 +8,8 @@ from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 from numaserve.server.scheduler.feature_pool import FeatureKey, FeaturePool
 from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.position import Position
+from numaserve.server.scheduler.running_set import RunningSet
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import StepBuilder
 from numaserve.server.scheduler.tower_runs import Ahead, TowerRuns
 from numaserve.workers.interface.protocol import StepPlan
@@ -87,9 +87,8 @@ def a_sequence_is_admitted_without_a_chunk(_right: Callable[..., bool], _planner
     return True
 
 
-@defect(Planner, "_before_images")
-def the_last_row_of_an_image_is_taken_for_an_output_token(
-    _right: Callable[..., list[Sequence]], _planner: Planner
-) -> list[Sequence]:
+@defect(RunningSet, "pass_images")
+def the_last_row_of_an_image_is_taken_for_an_output_token(right: Callable[..., None], running_set: RunningSet) -> None:
     """The embedding of its placeholder is read in its place."""
-    return []
+    right(running_set)
+    running_set.before_images = [seq for seq in running_set.before_images if seq.num_remaining > 1]

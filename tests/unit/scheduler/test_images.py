@@ -9,7 +9,7 @@ from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.images import PlacedTile, Tile, keys_of
 from numaserve.server.scheduler.sequence import ECONOMICAL_STEP_S
 from numaserve.workers.interface.protocol import PlacedRows, StepPlan, TowerWork
-from scheduler_simulation import RUN_NS, Request, Service, step_ns
+from scheduler_simulation import NAN_TOKEN, RUN_NS, Request, Service, step_ns
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
@@ -69,6 +69,7 @@ def test_a_tile_is_run_once_and_its_rows_are_placed_by_each_chunk() -> None:
     plans = list(steps(server))
     assert [plan.tower for plan in plans] == [[TowerWork(0, 0)], UNSET, UNSET]
     assert [plan.placed for plan in plans] == [[PlacedRows(0, 5, 3, 0)], [PlacedRows(0, 8, 3, 3)], UNSET]
+    assert (server.scheduler.features.hits, server.scheduler.features.runs) == (0, 1)
 
 
 def test_a_prompt_of_text_says_nothing_of_images() -> None:
@@ -208,6 +209,16 @@ def test_the_sequence_whose_tile_kills_the_workers_is_convicted() -> None:
     assert all(other.ends == ["length"] for other in others)
 
 
+def test_the_features_of_a_sequence_without_numbers_are_made_again() -> None:
+    server = service(enable_prefix_cache=False)
+    tokens, pictures = prompt(3, "cat", 1)
+    request = server.add([*tokens, NAN_TOKEN], 2, pictures=pictures)
+    assert [runs(plan) for plan in steps(server)] == [1]
+    assert request.ends == ["nan"]
+    ask(server, 3, "cat", 1)
+    assert [runs(plan) for plan in steps(server)] == [1, 0]
+
+
 def learnt(server: Service, streams: int = 0) -> Service:
     """The same server, which knows what steps and runs take, with running streams."""
     for length in (50, 30, 7):
@@ -298,20 +309,22 @@ def test_runs_count_as_tokens_of_their_client() -> None:
     assert of_run.tokens > 3
 
 
-def test_deadlines_of_steps_know_of_runs() -> None:
+def test_what_a_step_takes_is_learnt_without_its_runs_and_deadlines_know_of_both() -> None:
     server = service(enable_prefix_cache=False, max_step_tokens=16)
     for text in range(20):
         ask(server, "cat" if text % 2 else "dog", text)
         server.drain()
         server.scheduler.features.flush()
     ask(server, "bird", 5)
-    server.schedule()
+    plan = server.schedule()
+    assert plan is not None
     record = server.scheduler.in_flight[0]
     expected = server.scheduler.step_costs.expected(record)
     without = server.scheduler.step_costs.served.expected(record.terms)
     assert expected is not None
     assert without is not None
     assert expected - without == pytest.approx(RUN_NS * 1e-9, rel=0.1)
+    assert without == pytest.approx(step_ns(plan) * 1e-9, rel=0.1)
 
 
 def test_events_have_the_placeholders_of_images_as_tokens() -> None:

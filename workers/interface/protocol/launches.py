@@ -98,6 +98,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     terms: list[OperationTerms] = []  # of the operations that multiply
     draft_terms: list[OperationTerms] = []  # of the draft model's operations that multiply
     tower_terms: list[OperationTerms] = []  # of the vision tower's operations that multiply; a row is a tile
+    tower_parts: list[float] = []  # the share of a run's multiplies in each of its parts
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

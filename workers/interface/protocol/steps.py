@@ -135,11 +135,19 @@ class WindowWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class TowerWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A run of the vision tower before the step. It stores the features of a tile of an image in a place of the feature
-    pool. Place p has rows p * n to p * n + n - 1 of the pool, where n is the number of feature rows of a tile."""
+    """A run of the vision tower before the step, or some of its parts (`Ready.tower_parts`).
 
-    tile: int  # number in the image store
-    place: int
+    The run stores the features of a tile of an image in a place of the feature pool. Place p has rows p * n to p * n +
+    n - 1 of the pool, where n is the number of feature rows of a tile.
+
+    The parts of a run are planned in order, over as many steps as the front end likes. A run that begins while another
+    one has parts left ends that one, which can only begin again.
+    """
+
+    tile: int  # number in the image store, whose pixels are read at the beginning of the run
+    place: int  # where the last part stores the features
+    begin: int = 0  # the first part
+    end: int = 0  # the part after the last; 0: all parts that are left
 
 
 class PlacedRows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -21,7 +21,8 @@ from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.program.handles import Handle, Matrix, MatrixFormat, Rope
-from numaserve.workers.program.native import has_node, make_program
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.rows import has_node
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings

@@ -63,6 +63,12 @@ class Keep(Operation):
         return []
 
 
+def has_node(operation: Operation) -> bool:
+    """Return whether an operation is a node of a Program. Others only name memory that is read or written from
+    outside."""
+    return not isinstance(operation, Given | Keep)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RmsNorm(Operation):
     """out, bf16 [tokens, columns] = x / sqrt(mean(x²) + eps) * weight; `quantized` is the same in int8.

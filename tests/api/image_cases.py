@@ -1,6 +1,7 @@
 """A model that takes images: a decoder that decodes nothing, and a tokenizer whose template writes placeholders."""
 
 import re
+import weakref
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ class FakeDecoder:
 
     limits: ImageLimits = LIMITS
     calls: list[tuple[tuple[str, ...], CacheScope]] = field(default_factory=list)
+    made: list[weakref.ref[Tile]] = field(default_factory=list)
 
     async def decode(
         self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
@@ -54,7 +56,9 @@ class FakeDecoder:
         self.calls.append((tuple(encoded), scope))
         if BAD in encoded:
             raise ImageProblem("invalid_image", DAMAGED, encoded.index(BAD))
-        return [_picture(text, split=index not in whole) for index, text in enumerate(encoded)]
+        pictures = [_picture(text, split=index not in whole) for index, text in enumerate(encoded)]
+        self.made += [weakref.ref(tile) for picture in pictures for tile in picture.tiles]
+        return pictures
 
     def close(self) -> None:
         pass

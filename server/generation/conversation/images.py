@@ -46,7 +46,7 @@ class Image(msgspec.Struct, frozen=True):
 class Images(msgspec.Struct, frozen=True):
     """The images of a field of their own, outside of a conversation."""
 
-    all: list[Image]
+    images: list[Image]
 
 
 class ImagePart(Strict):

@@ -55,7 +55,7 @@ class OllamaGenerateRequest(OllamaFields):
 
     @property
     def _images(self) -> list[Image]:
-        return [] if self.images is None else self.images.all
+        return [] if self.images is None else self.images.images
 
     def _conversation(self) -> Conversation:
         said = {"system": self.system, "user": with_images(self._images, self.prompt or "")}

@@ -123,7 +123,7 @@ class SGLangGenerateRequest(Strict):
 
     @property
     def _images(self) -> list[Image]:
-        return [] if self.image_data is None else self.image_data.all
+        return [] if self.image_data is None else self.image_data.images
 
     @property
     def scores_prompt(self) -> bool:

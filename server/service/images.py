@@ -8,6 +8,7 @@ from numaserve.server.images.decoder import ImageDecoder
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.segment import create_memory
 from numaserve.workers.interface.errors import OperatorError
@@ -54,7 +55,7 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
     return ImageStore(fd, settings, tiles)
 
 
-def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol) -> Vision:
+def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol, metrics: Metrics) -> Vision:
     """Return the image input of the API. Raises `TokenizerError` for a tokenizer without the placeholder."""
     placeholder = placeholder_of(store.settings, tokenizer)
-    return Vision(store.settings, placeholder, ImageDecoder(store, image_limits(config)))
+    return Vision(store.settings, placeholder, ImageDecoder(store, image_limits(config), metrics))

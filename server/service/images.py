@@ -30,6 +30,11 @@ def image_limits(config: ServeConfig) -> ImageLimits:
     )
 
 
+def store_tiles(config: ServeConfig, settings: ImageInput) -> int:
+    """Return the number of tiles of the image store."""
+    return int(config.image_memory_gib * GIB) // settings.tile_bytes
+
+
 def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
     """Return the image store of a server.
 
@@ -42,7 +47,7 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
             f"{settings.tile} pixels: set it to at least {settings.tile**2}"
         )
     each = most_tiles(settings, config.max_image_pixels)
-    tiles = int(config.image_memory_gib * GIB) // settings.tile_bytes
+    tiles = store_tiles(config, settings)
     needed = _LARGEST_REQUESTS * config.max_images * each
     if tiles < needed:
         least = math.ceil(needed * settings.tile_bytes / GIB * 100) / 100

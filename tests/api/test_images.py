@@ -423,3 +423,8 @@ def test_images_that_the_model_does_not_see_are_counted_by_code(client: TestClie
     assert refused("too_many_images") == 1
     assert client.post(CHAT, json=one_message([chat_part(WIDE)] * MOST, max_tokens=1)).status_code == 200
     assert refused("too_many_images") == 1
+
+
+def test_the_server_s_information_has_the_sizes_and_limits_of_images(client: TestClient) -> None:
+    images = client.get("/server_info").json()["images"]
+    assert (images["tile"], images["tile_tokens"], images["max_tiles"], images["max_images"]) == (8, ROWS, 5, MOST)

@@ -119,6 +119,15 @@ def test_ranks_tell_the_work_and_the_time_of_the_tower(group: RankGroup) -> None
     assert all("tower merge_rows" in {each.name for each in rank.operations} for rank in group.profile())
 
 
+def test_a_tile_may_have_more_patches_than_a_sequence_has_tokens(tmp_path: Path) -> None:
+    model = checkpoints.build(vision.CASES["smolvlm"]())
+    assert (model.config.vision_config.image_size // model.config.vision_config.patch_size) ** 2 > 32
+    folder, tiles = vision.save(model, tmp_path), vision.random_tiles(model.config, TILES)
+    sizes = SIZES | {"context_length": 32, "num_pages": 4}
+    with RankGroup(folder, 1, tiles=tiles, feature_tiles=PLACES, **sizes) as other:
+        assert other.run(StepPlan(1, [], tower=[TowerWork(1, 1)])).tower_ns > 0
+
+
 def test_a_model_without_a_tower_refuses_images(tmp_path: Path) -> None:
     with RankGroup(save_tiny_model("llama", tmp_path), 1, **SIZES) as other:
         other.send(StepPlan(7, [prompt(0, [0, 1])], tower=[TowerWork(0, 0)]))

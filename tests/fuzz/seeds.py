@@ -14,6 +14,7 @@ from numaserve.configs import presets
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     Launch,
+    PlacedRows,
     ProfileRequest,
     SamplingParams,
     SeqPlan,
@@ -22,6 +23,7 @@ from numaserve.workers.interface.protocol import (
     StepPlan,
     StepResult,
     TokenLogprobs,
+    TowerWork,
     encode,
 )
 from safetensors.numpy import save
@@ -188,7 +190,7 @@ def _frames() -> Iterator[bytes]:
     init = SlotInit(sampling, prompt_history=[1, 2], output_history=[3])
     plan = SeqPlan(slot=0, start=0, tokens=[1, 2, 3], pages=[0], init=init, sample=True, prompt_logprobs=[2, 3])
     following = SeqPlan(slot=1, start=3, tokens=[], from_previous=True, sample=True)
-    yield encode(StepPlan(1, [plan, following]))
+    yield encode(StepPlan(1, [plan, following], tower=[TowerWork(0, 1, 2, 3)], placed=[PlacedRows(0, 1, 2, 9)]))
     yield encode(StepResult(1, 0, [SeqResult(5, TokenLogprobs(5, -0.5, [5, 6], [-0.5, -1.0]))], 1, 2, 3))
     yield encode(ProfileRequest(1, ceilings=True))
     limits = replace(Capacity.of_program(64, 16, 4, 4, 8), window_pages=(3,))

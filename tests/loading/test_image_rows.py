@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from driven_programs import NONE, AnyProgram, RandomWeights, both, start, widened
-from numaserve.kernels import Team
+from numaserve.kernels import Counter, Team
+from numaserve.workers.program.native import make_program
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import RankShape
@@ -82,6 +83,17 @@ def test_operations_after_merging_are_counted_by_merged_rows(team: Team) -> None
     (terms,) = [cost.terms for cost in b.costs() if cost.name == "linear"]
     assert terms is not None
     assert (terms.weight_bytes, terms.row_flops * PATCHES) == (2 * weight, 2 * weight * rows)
+
+
+def test_the_copies_of_merging_are_counted(team: Team) -> None:
+    b, counter = merging(RandomWeights(team), 40), Counter()
+    program = make_program(b.setup, b.fused(), team, counter=counter)
+    start(program, 0, [0])
+    step(program, [(0, 0, PATCHES)])
+    (node,) = [index for index, row in enumerate(program.profile()) if row[0] == "merge_rows"]
+    moved = sum(work[1] for phase, threads, *_ in counter.phases for work in threads if phase == node)
+    (cost,) = [cost for cost in b.costs() if cost.name == "merge_rows"]
+    assert moved == cost.moves.token * PATCHES == 2 * 40 * 2 * PATCHES
 
 
 @pytest.mark.parametrize("sequence", [(0, 0, PATCHES - 1), (0, 0, 2 * PATCHES), (0, PATCHES, PATCHES)])

@@ -46,7 +46,7 @@ def runners(team: Team, tile: int = SIDE * PATCH) -> Iterator[tuple[TowerRunner,
         yield TowerRunner(of_rank, SIDE, images(tile), pool, tiles(tile)), pool, outside
 
 
-@pytest.mark.parametrize("tile", [64, 67])
+@pytest.mark.parametrize("tile", [64, 71])
 def test_the_tower_gets_the_patches_of_a_convolution(tile: int, team: Team) -> None:
     _, (runner, _, outside) = runners(team, tile)  # native memory is used again once the patches are read
     runner.run([TowerWork(2, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import time
 from collections.abc import Sequence
@@ -109,12 +110,13 @@ class TowerRunner:
 
     def _fill(self, pixels: Pixels) -> None:
         """Give the tower the values of a tile's patches, by channel, then row, then column."""
-        side = self._side
-        patch = len(pixels) // side
+        side, patch = self._side, math.isqrt(self._patches.shape[1] // len(self._table))
         whole = pixels[: side * patch, : side * patch]  # a remainder is left out, as by a convolution
-        blocks = whole.reshape(side, patch, side, patch, -1).transpose(0, 2, 4, 1, 3)
-        channels = np.arange(blocks.shape[2])[:, None, None]
-        self._patches[:] = self._table[channels, blocks].reshape(self._patches.shape)
+        channels = whole.reshape(side, patch, side, patch, -1).transpose(4, 0, 2, 1, 3)
+        parts = np.split(self._patches, len(self._table), axis=1)
+        # One lookup for all channels takes four times as long: numpy then has two indices for each value.
+        for values, blocks, part in zip(self._table, channels, parts, strict=True):
+            part[:] = values.take(blocks.reshape(side * side, -1))
 
 
 def make_tower(held: RankWeights, served: OutsideRows, node: NodeContext) -> TowerRunner | None:

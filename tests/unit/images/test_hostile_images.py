@@ -14,8 +14,8 @@ from numaserve.server.images.types import ImageLimits
 from numaserve.workers.interface.images import ImageInput
 from PIL import Image
 
-from tests.support.hostile_images import damaged, endless_scans, other_formats, png, png_header, too_large
-from tests.support.image_files import SETTINGS, files, in_file, pattern
+from tests.support.hostile_images import damaged, endless_scans, other_formats, too_large
+from tests.support.image_files import SETTINGS, drawn_png, files, in_file, pattern, png, png_header
 
 LIMITS = ImageLimits(images=9, file_bytes=1 << 20, file_pixels=65_535 * 4, pixels=4 * 64 * 64)
 FILES = dict(files())
@@ -86,6 +86,13 @@ def test_another_format_is_refused_by_its_name(decoded: Decode) -> None:
             "invalid_image",
             f"The image is in the format {name}; allowed are PNG, JPEG, WebP and GIF. Convert the image.",
         )
+
+
+@pytest.mark.parametrize("data", [drawn_png(16, 0), drawn_png(16, 0, interlaced=True), in_file(pattern(9, 9, "I;16"))])
+def test_grey_of_16_bits_is_refused_rather_than_white(decoded: Decode, data: bytes) -> None:
+    answer, _ = decoded(data)
+    message = "The image has 16 bits for a grey value; the limit is 8 bits. Convert the image to 8 bits."
+    assert problem(answer) == ("invalid_image", message)
 
 
 @pytest.mark.parametrize("data", [b"", b"words", b"<!DOCTYPE html>", bytes(1000)])

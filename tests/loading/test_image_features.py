@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from image_features import of_ranks
 from numaserve.kernels import Team
 from numaserve.workers.program.reference.numbers import Numbers
 
 from tests.support import checkpoints, vision
+from tests.support.image_features import of_ranks
 from tests.support.loaded import load_part
 
 Floats = npt.NDArray[np.float32]

@@ -1,5 +1,7 @@
 """Images of earlier turns and of tools never end a conversation: the model reads why, and a header names them."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from image_cases import (
     MOST,
     NOT_SHOWN,
     OLLAMA,
+    PLACEHOLDER,
     RESPONSES,
     WIDE,
     FakeDecoder,
@@ -22,7 +25,10 @@ from image_cases import (
     chat_part,
     encoded,
     response_part,
+    seeing_client,
+    seeing_context,
 )
+from numaserve.server.answers.tools.formats import plain_format
 from numaserve.server.app.application import ApiContext
 from starlette.testclient import TestClient
 
@@ -61,6 +67,26 @@ def history(path: str, image: str, *, of_tool: bool) -> dict[str, Any]:
     result = {"role": "tool", "tool_call_id": "1", "content": [chat_part(image)]}
     first = {"role": "user", "content": [chat_part(image)]}
     return {"messages": [earlier, used, result] if of_tool else [first, {"role": "assistant", "content": "ok"}, said]}
+
+
+def test_a_placeholder_that_is_quoted_before_the_last_user_turn_is_text(engine: FakeEngine) -> None:
+    arguments = json.dumps({"page": f"an {PLACEHOLDER} tag"})
+    call = {"id": "1", "type": "function", "function": {"name": "write", "arguments": arguments}}
+    tool = {"type": "function", "function": {"name": "write", "description": f"writes {PLACEHOLDER} tags"}}
+    quoted = [
+        {"role": "system", "content": PLACEHOLDER},
+        {"role": "user", "content": PLACEHOLDER},
+        {"role": "assistant", "content": PLACEHOLDER, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": f"wrote {PLACEHOLDER}"},
+    ]
+    asked = {"role": "user", "content": [chat_part(GOOD)]}
+    seeing = replace(seeing_context(engine), tool_format=plain_format())
+    with seeing_client(seeing) as viewer:
+        answer = viewer.post(CHAT, json={"messages": [*quoted, asked], "tools": [tool], "max_tokens": 2})
+    assert answer.status_code == 200, answer.text
+    shown = json.dumps(turns(seeing))
+    assert PLACEHOLDER not in shown
+    assert shown.count(f"{PLACEHOLDER[0]} {PLACEHOLDER[1:]}") == 6
 
 
 WHERE = {

@@ -163,7 +163,6 @@ def test_the_context_length_counts_the_tokens_of_images(viewer: TestClient, engi
     [
         (CHAT, one_message(f"a{PLACEHOLDER}")),
         (CHAT, one_message([{"type": "text", "text": PLACEHOLDER}, chat_part(GOOD)])),
-        (MESSAGES, one_message("x", max_tokens=2, system=PLACEHOLDER)),
         ("/v1/completions", {"prompt": f"a{PLACEHOLDER}"}),
         ("/v1/completions", {"prompt": [5, IMAGE]}),
         (GENERATE, {"text": "a", "image_data": GOOD}),

@@ -198,6 +198,9 @@ def test_no_log_has_an_image(engine: FakeEngine, caplog: pytest.LogCaptureFixtur
 
 def test_a_model_that_takes_images_shows_that(viewer: TestClient) -> None:
     assert viewer.post("/api/show", json={"model": MODEL}).json()["capabilities"] == ["completion", "vision"]
+    (listed,) = viewer.get("/v1/models").json()["data"]
+    assert listed["input_modalities"] == ["text", "image"]
+    assert listed["image_limits"] == {"max_images": MOST, "max_file_bytes": 2**20, "max_body_bytes": 2**25}
 
 
 def test_an_image_may_take_what_the_texts_of_a_body_leave(viewer: TestClient, engine: FakeEngine) -> None:

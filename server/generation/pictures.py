@@ -84,7 +84,18 @@ class _Given:
         self.problems: list[Problem | None] = [image.problem for image in images]
 
     async def decoded(self, context: ApiContext, vision: Vision, param: str, salt: str) -> list[Picture]:
-        """Return the pictures of the images without a problem. Raises as `see` does."""
+        """Return the pictures of the images without a problem, and count the others. Raises as `see` does."""
+        try:
+            pictures = await self._decoded(context, vision, param, salt)
+        except ApiError as error:
+            context.metrics.image_refused(error.code or "")
+            raise
+        for problem in self.problems:
+            if problem is not None:
+                context.metrics.image_refused(problem.code or "")
+        return pictures
+
+    async def _decoded(self, context: ApiContext, vision: Vision, param: str, salt: str) -> list[Picture]:
         for image, needed in zip(self._images, self._needed, strict=True):
             if image.problem is not None and needed and not image.of_earlier:
                 raise _refused(image.problem)

@@ -1,6 +1,7 @@
 """The decoding of images: off the event loop, bounded, fair among clients, and once for equal images of a scope."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from numaserve.server.images.encoded import digest_of, slices
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore, Reservation
 from numaserve.server.images.types import SMALLER, ImageLimits, ImageProblem, Picture, too_many_bytes
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import Client
 from numaserve.server.text.executor import Executor
@@ -49,11 +51,12 @@ class ImageDecoder:
     that another client has sent it.
     """
 
-    def __init__(self, store: ImageStore, limits: ImageLimits) -> None:
+    def __init__(self, store: ImageStore, limits: ImageLimits, metrics: Metrics) -> None:
         """Start a process. Half of the store's tiles are for pictures of earlier requests."""
         settings = store.settings
         self._store = store
         self.limits = limits
+        self._metrics = metrics
         self._most = most_tiles(settings, limits.pixels)
         self._pictures: FairLru[_Key, Picture] = FairLru(store.num_tiles * settings.tile_bytes // 2)
         self._in_work: dict[tuple[str, _Key], asyncio.Event] = {}
@@ -77,6 +80,8 @@ class ImageDecoder:
         keys = [_Key(scope, digest, index in whole) for index, digest in enumerate(digests)]
         pictures = {key: self._pictures.get(key) for key in keys}
         missing = [key for key, picture in pictures.items() if picture is None]
+        for _ in range(len(keys) - len(missing)):
+            self._metrics.image_found()
         if missing:
             with self._executor.admitted(), self._store.reserve(client.name, len(missing) * self._most) as reservation:
                 for key in missing:
@@ -114,6 +119,7 @@ class ImageDecoder:
         while (busy := self._in_work.get(own)) is not None:
             await busy.wait()
         if (picture := self._pictures.get(key)) is not None:
+            self._metrics.image_found()
             return picture
         self._in_work[own] = asyncio.Event()
         try:
@@ -130,7 +136,9 @@ class ImageDecoder:
         head = exchange.WHOLE if whole else exchange.SPLIT
         try:
             with self._idle_worker() as worker:
+                begin = time.monotonic()
                 data = worker.ask_in_parts(len(head) + len(text), lambda: chain((head,), slices(text)))
+            seconds = time.monotonic() - begin
             answer, tiles = exchange.decode(data, self._store.settings.tile_bytes)
         except BeyondLimits as error:
             raise ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}", index) from None
@@ -142,6 +150,7 @@ class ImageDecoder:
             raise NotReady(f"The image decoder gave a wrong answer: {error}. Retry later.") from error
         if answer.problem is not None:
             raise ImageProblem(answer.problem, answer.message, index)
+        self._metrics.image_decoded(seconds)
         return Picture(answer.rows, answer.cols, tuple(reservation.write(tile) for tile in tiles))
 
     @contextmanager

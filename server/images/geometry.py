@@ -52,7 +52,7 @@ def most_tiles(settings: ImageInput, max_pixels: int) -> int:
     """Return the maximum number of tiles of an image."""
     if not settings.split:
         return 1
-    edge = min(settings.longest_edge, _LARGEST_EDGE) + 1  # an odd edge may be rounded up
+    edge = _even(min(settings.longest_edge, _LARGEST_EDGE))  # the shorter one is rounded up
     grid = min(math.ceil(edge / settings.tile) ** 2, max_pixels // settings.tile**2)
     return grid + 1 if grid > 1 else 1
 

@@ -11,6 +11,8 @@ StepKind = Literal["prefill", "decode", "mixed"]
 Stage = Literal["schedule", "send", "native", "all_reduce", "mask_wait", "receive", "detokenize"]
 DraftOutcome = Literal["accepted", "rejected"]
 FeatureSource = Literal["found", "computed"]
+PixelSource = Literal["found", "decoded"]
+ImageCode = Literal["image_url_unsupported", "invalid_image", "image_too_large", "too_many_images", "image_not_stored"]
 Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "over_limit", "not_ready"]
 
 PAGE_STATES: tuple[PageState, ...] = get_args(PageState)
@@ -18,6 +20,8 @@ REQUEST_STATES: tuple[RequestState, ...] = get_args(RequestState)
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 DRAFT_OUTCOMES: tuple[DraftOutcome, ...] = get_args(DraftOutcome)
 FEATURE_SOURCES: tuple[FeatureSource, ...] = get_args(FeatureSource)
+PIXEL_SOURCES: tuple[PixelSource, ...] = get_args(PixelSource)
+IMAGE_CODES: tuple[ImageCode, ...] = get_args(ImageCode)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 DEATH_REASONS: tuple[DeathReason, ...] = get_args(DeathReason)

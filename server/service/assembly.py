@@ -187,7 +187,7 @@ def make_http_server(
     from numaserve.server.service.http import HttpServer  # noqa: PLC0415
 
     config = checked.config
-    vision = None if store is None else make_vision(config, store, checked.tokenizer)
+    vision = None if store is None else make_vision(config, store, checked.tokenizer, checked.metrics)
     context = ApiContext(
         engine=engine,
         tokenizer=checked.tokenizer,

@@ -8,6 +8,7 @@ from numaserve.server.images.decoder import ImageDecoder
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.segment import create_memory
 from numaserve.workers.interface.errors import OperatorError
@@ -29,6 +30,11 @@ def image_limits(config: ServeConfig) -> ImageLimits:
     )
 
 
+def store_tiles(config: ServeConfig, settings: ImageInput) -> int:
+    """Return the number of tiles of the image store."""
+    return int(config.image_memory_gib * GIB) // settings.tile_bytes
+
+
 def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
     """Return the image store of a server.
 
@@ -41,7 +47,7 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
             f"{settings.tile} pixels: set it to at least {settings.tile**2}"
         )
     each = most_tiles(settings, config.max_image_pixels)
-    tiles = int(config.image_memory_gib * GIB) // settings.tile_bytes
+    tiles = store_tiles(config, settings)
     needed = _LARGEST_REQUESTS * config.max_images * each
     if tiles < needed:
         least = math.ceil(needed * settings.tile_bytes / GIB * 100) / 100
@@ -54,7 +60,7 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
     return ImageStore(fd, settings, tiles)
 
 
-def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol) -> Vision:
+def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol, metrics: Metrics) -> Vision:
     """Return the image input of the API. Raises `TokenizerError` for a tokenizer without the placeholder."""
     placeholder = placeholder_of(store.settings, tokenizer)
-    return Vision(store.settings, placeholder, ImageDecoder(store, image_limits(config)))
+    return Vision(store.settings, placeholder, ImageDecoder(store, image_limits(config), metrics))

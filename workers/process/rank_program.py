@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from numaserve.kernels import Program
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.protocol import Launch, OperationProfile
 from numaserve.workers.interface.settings import ModelSettings
-from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.layers.forward import Forward
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.needs import kv_bytes
 from numaserve.workers.planning.reference import draft_bytes, page_bytes, window_page_bytes
@@ -23,7 +23,7 @@ from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.parts import StepPart, parts_of
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 if TYPE_CHECKING:
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
 # Name, format, nanoseconds, nanoseconds of waiting for other ranks, bytes of weights, bytes read, operations.
 NodeProfile = tuple[str, str, int, int, int, int, int]
-
-
-class Forward(Protocol):
-    """A model, or a part of a model that has a Program of its own."""
-
-    def shape(self, part: RankPart) -> RankShape:
-        """Return the sizes that the Program is made for."""
-
-    def forward(self, b: ProgramBuilder, part: RankPart) -> None:
-        """Append the forward pass to a Program."""
 
 
 class RankWeights:

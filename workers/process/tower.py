@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.interface.protocol import Launch, OperationTerms, SamplingParams, SlotInit, TowerWork
+from numaserve.workers.layers.forward import Forward
 from numaserve.workers.layers.vision import FEATURES, PATCHES
 from numaserve.workers.process.node import NodeContext
-from numaserve.workers.process.rank_program import Forward, RankProgram, RankWeights
+from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.program.cost import StepWork, of_whole
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.parts import joined

@@ -17,6 +17,7 @@ from numaserve.server.images.encoded import digest_of, slices
 from numaserve.server.images.pixels import to_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits, ImageProblem, Picture
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import Client
 from numaserve.server.text.caller import CALLER
@@ -38,7 +39,7 @@ def decoder() -> Iterator[ImageDecoder]:
     fd = os.memfd_create("test")
     os.ftruncate(fd, TILES * SETTINGS.tile_bytes)
     store = ImageStore(fd, SETTINGS, TILES)
-    made = ImageDecoder(store, LIMITS)
+    made = ImageDecoder(store, LIMITS, Metrics("m"))
     yield made
     made.close()
     store.close()
@@ -88,6 +89,21 @@ async def test_a_scope_finds_its_images_again_and_no_other_scope_does(decoder: I
         await asyncio.sleep(0.05)
         assert not waiting.done()
         waiting.cancel()
+
+
+async def test_images_that_are_decoded_and_found_are_counted(decoder: ImageDecoder) -> None:
+    await decode(decoder, encoded(1), encoded(2), encoded(1))
+    await decode(decoder, encoded(2))
+    with pytest.raises(ImageProblem):
+        await decode(decoder, BAD)
+
+    def value(name: str, **labels: str) -> float | None:
+        return decoder._metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+
+    assert value("numaserve_images_total", pixels="decoded") == 2
+    assert value("numaserve_images_total", pixels="found") == 2
+    assert value("numaserve_image_decode_seconds_count") == 2
+    assert (value("numaserve_image_decode_seconds_sum") or 0) > 0
 
 
 async def test_the_error_names_the_image_and_the_other_images_are_found_later(decoder: ImageDecoder) -> None:

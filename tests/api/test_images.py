@@ -14,6 +14,7 @@ from image_cases import (
     GOOD,
     IMAGE,
     MESSAGES,
+    MOST,
     OLLAMA,
     PARAMS,
     PLACEHOLDER,
@@ -32,6 +33,7 @@ from image_cases import (
     seeing_client,
     seeing_context,
 )
+from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.body.route import INLINE_BYTES
 from starlette.testclient import TestClient
 
@@ -230,25 +232,25 @@ def test_the_pixels_of_an_ended_request_are_free_without_a_collection_of_garbage
         gc.enable()
 
 
-def test_images_that_the_model_does_not_see_are_counted_by_code(client: TestClient, seeing: ApiContext) -> None:
+def test_images_that_the_model_does_not_see_are_counted_by_code(viewer: TestClient, seeing: ApiContext) -> None:
     def refused(code: str) -> float | None:
         labels = {"model_name": MODEL, "code": code}
         return seeing.metrics.registry.get_sample_value("numaserve_images_refused_total", labels)
 
     seeing.metrics.images(found=0, computed=0, tower_seconds=0.0)
-    assert client.post(CHAT, json=one_message([chat_part(BAD)])).status_code == 400
+    assert viewer.post(CHAT, json=one_message([chat_part(BAD)])).status_code == 400
     assert refused("invalid_image") == 1
     url = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     turns = [("user", [url, chat_part(BAD)]), ("assistant", "yes"), ("user", [chat_part(GOOD)])]
     body = {"messages": [{"role": role, "content": content} for role, content in turns]}
-    assert client.post(CHAT, json=body).status_code == 200
+    assert viewer.post(CHAT, json=body).status_code == 200
     assert [refused(code) for code in ("invalid_image", "image_url_unsupported")] == [2, 1]
-    assert client.post(CHAT, json=one_message([chat_part(GOOD)] * (MOST + 1))).status_code == 400
+    assert viewer.post(CHAT, json=one_message([chat_part(GOOD)] * (MOST + 1))).status_code == 400
     assert refused("too_many_images") == 1
-    assert client.post(CHAT, json=one_message([chat_part(WIDE)] * MOST, max_tokens=1)).status_code == 200
+    assert viewer.post(CHAT, json=one_message([chat_part(WIDE)] * MOST, max_tokens=1)).status_code == 200
     assert refused("too_many_images") == 1
 
 
-def test_the_server_s_information_has_the_sizes_and_limits_of_images(client: TestClient) -> None:
-    images = client.get("/server_info").json()["images"]
+def test_the_server_s_information_has_the_sizes_and_limits_of_images(viewer: TestClient) -> None:
+    images = viewer.get("/server_info").json()["images"]
     assert (images["tile"], images["tile_tokens"], images["max_tiles"], images["max_images"]) == (8, ROWS, 5, MOST)

@@ -121,7 +121,7 @@ def test_sizes_rows_and_columns_are_those_of_transformers(tile: int, edge: int) 
 def test_the_maximum_of_tiles_is_that_of_a_square(edge: int, tiles: int) -> None:
     settings = replace(SETTINGS, tile=64, longest_edge=edge)
     layout = lay_out(Size(1000, 1000), settings, 1 << 30)
-    assert most_tiles(settings, 1 << 30) == tiles == layout.rows * layout.cols + (1 if edge > 64 else 1)
+    assert most_tiles(settings, 1 << 30) == tiles == layout.rows * layout.cols + 1
 
 
 def test_a_limit_of_pixels_gives_the_sizes_of_the_largest_edge_that_fits() -> None:

@@ -46,7 +46,7 @@ async def see(context: ApiContext, conversation: Conversation, param: str, salt:
             if turns[index]["role"] != "tool":
                 raise _takes_no(image)
         return Seen(_with(turns, [f"[{_LEFT_OUT}]"] * len(images)), [], [])
-    last = _last_user_turn(turns)
+    last = last_user_turn(turns)
     given = _Given(images, [index in last for index in turn_of])
     pictures = await given.decoded(context, context.vision, param, salt)
     shown = [_IMAGE if each is None else f"[{_LEFT_OUT} {each.message}]" for each in given.problems]
@@ -67,7 +67,7 @@ def _with(turns: list[Turn], shown: Sequence[Content]) -> list[Turn]:
     return [{**turn, "content": replaced(turn["content"], contents)} for turn in turns]
 
 
-def _last_user_turn(turns: list[Turn]) -> range:
+def last_user_turn(turns: list[Turn]) -> range:
     """Return the indices of the last of the user's turns, and of those right before it: many clients send an image and
     its question in two messages."""
     is_user = [turn["role"] == "user" for turn in turns]

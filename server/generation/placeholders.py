@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.conversation.turns import Turn
 from numaserve.server.generation.vision import Vision
 from numaserve.server.http.errors import ApiError, bad_request
 from numaserve.server.images.expansion import expand
@@ -15,10 +17,28 @@ from numaserve.workers.interface.images import ImageInput
 _CODE = "image_placeholder"
 
 
+def defused(value: Any, placeholder: str) -> Any:
+    """Return a part of a conversation whose texts have a space within each placeholder.
+
+    Earlier turns, results of tools and the model's own answers may quote the placeholder, and a client cannot take it
+    out of them: an error would end the conversation.
+    """
+    if isinstance(value, str):
+        return value.replace(placeholder, f"{placeholder[0]} {placeholder[1:]}")
+    if isinstance(value, dict):
+        return {name: defused(each, placeholder) for name, each in value.items()}
+    return [defused(each, placeholder) for each in value] if isinstance(value, list) else value
+
+
+def defused_but(last: range, turns: Sequence[Turn], placeholder: str) -> list[Turn]:
+    """Return the turns with a space within each placeholder in all but the user's `last` turn."""
+    return [turn if index in last else defused(turn, placeholder) for index, turn in enumerate(turns)]
+
+
 def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param: str, texts: Iterable[str] = ()) -> str:
     """Return the text of a prompt with the expansion of each picture in place of its placeholder.
 
-    Raises `ApiError` unless there is one placeholder for each picture, and none is in the client's `texts`.
+    Raises `ApiError` unless there is one placeholder for each picture, and none is in the user's `texts`.
     """
     if context.vision is None:
         return text

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from queue import LifoQueue
 from typing import NamedTuple
 
 import msgspec
@@ -53,7 +52,7 @@ class ImageDecoder:
     """
 
     def __init__(self, store: ImageStore, limits: ImageLimits, metrics: Metrics) -> None:
-        """Start the processes. Half of the store's tiles are for pictures of earlier requests."""
+        """Start a process. Half of the store's tiles are for pictures of earlier requests."""
         settings = store.settings
         self._store = store
         self.limits = limits
@@ -63,10 +62,9 @@ class ImageDecoder:
         self._in_work: dict[tuple[str, _Key], asyncio.Event] = {}
         self._digests = Executor("image-digest", threads=1, max_requests=_MAX_REQUESTS, waiting="images")
         self._executor = Executor("image", threads=_PROCESSES, max_requests=_MAX_REQUESTS, waiting="images", each=1)
-        self._workers = [self._new_worker() for _ in range(_PROCESSES)]
-        self._idle: LifoQueue[ConfinedWorker] = LifoQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._workers = [self._new_worker()]
+        self._idle = [*self._workers]
+        self._closed = False
 
     async def decode(
         self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
@@ -94,7 +92,8 @@ class ImageDecoder:
 
     def close(self) -> None:
         """Decode nothing more, and end the processes. The store stays open."""
-        for worker in self._workers:
+        self._closed = True
+        for worker in tuple(self._workers):
             worker.close()
         self._digests.close()
         self._executor.close()
@@ -156,11 +155,18 @@ class ImageDecoder:
 
     @contextmanager
     def _idle_worker(self) -> Iterator[ConfinedWorker]:
-        worker = self._idle.get()
+        """Return a context with a process that no other thread uses."""
+        try:
+            worker = self._idle.pop()  # the one used last: a second is started only when two are needed at once
+        except IndexError:
+            worker = self._new_worker()
+            self._workers.append(worker)
+            if self._closed:  # checked after the append: `close` may have missed the new one
+                worker.close()
         try:
             yield worker
         finally:
-            self._idle.put(worker)
+            self._idle.append(worker)
 
     def _new_worker(self) -> ConfinedWorker:
         settings, limits = self._store.settings, self.limits

@@ -100,6 +100,12 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
     size = Size(*image.size)
     if size.pixels > limits.file_pixels:
         raise _too_large(f"The image has {size.width} x {size.height} pixels", limits)
+    if image.mode.startswith("I"):
+        # Pillow, and with it transformers, would turn all values above 255 into white. Other conversions were rejected:
+        # the model would see another image than with transformers.
+        raise ImageProblem(
+            "invalid_image", "The image has 16 bits for a grey value; the limit is 8 bits. Convert the image to 8 bits."
+        )
     return image
 
 

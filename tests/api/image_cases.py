@@ -20,10 +20,19 @@ from numaserve.workers.interface.images import ImageInput
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context
 
 IMAGE, ROWS, MOST = 259, 3, 4  # the token, the feature rows of a tile, and the images of a request
 PLACEHOLDER = "<i>"
+CHAT, RESPONSES, MESSAGES, OLLAMA, GENERATE = (
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/api/chat",
+    "/generate",
+)
+LEFT_OUT = "X-Numaserve-Images-Left-Out"
+NOT_SHOWN = "[An image, which this server does not show to the model."
 EXPANSION = Expansion("|", "whole", "{}{}")
 SETTINGS = ImageInput(8, 16, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, ROWS, IMAGE)
 LIMITS = ImageLimits(MOST, 2**20, 2**20, 2**20)
@@ -114,3 +123,47 @@ def seeing_context(engine: FakeEngine, decoder: FakeDecoder | None = None, **mor
 def seeing_client(context: ApiContext) -> Iterator[TestClient]:
     with TestClient(app_over(context), base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         yield client
+
+
+def chat_part(image: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_url(image)}}
+
+
+def response_part(image: str) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": data_url(image)}
+
+
+def block(image: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image}}
+
+
+def one_message(content: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], **more}
+
+
+def bodies(image: str) -> dict[str, dict[str, Any]]:
+    """A request of each surface with the text "see" and then an image, or where a field has images, before it."""
+    text = {"type": "text", "text": "see"}
+    ollama = {"model": MODEL, "stream": False}
+    return {
+        CHAT: one_message([text, chat_part(image)], max_tokens=2),
+        RESPONSES: {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "see"}, response_part(image)]}]
+        },
+        MESSAGES: one_message([text, block(image)], max_tokens=2),
+        OLLAMA: {**ollama, "messages": [{"role": "user", "content": "see", "images": [image]}]},
+        "/api/generate": {**ollama, "prompt": "see", "images": [image]},
+        GENERATE: {"text": f"user:see{PLACEHOLDER}\n", "image_data": image, "sampling_params": {"max_new_tokens": 2}},
+    }
+
+
+# The field that has the image.
+PARAMS = {
+    CHAT: "messages[0].content[1]",
+    RESPONSES: "input[0].content[1]",
+    MESSAGES: "messages[0].content[1]",
+    OLLAMA: "messages[0].images",
+    "/api/generate": "images",
+    GENERATE: "image_data",
+}
+SURFACES = tuple(PARAMS)

@@ -21,11 +21,9 @@ import psutil
 import transformers as hf
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.demo_images.checkpoint import square, write
+from tests.demo_images.checkpoint import square, written
 from tests.support.tree_server import TreeServer
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "build" / "demo-images"
 _SHOWN = (("black", "white"), ("green", "yellow"))
 _ASKED = (("red", "blue"), ("blue", "red"))
 _PATIENCE_S = 120.0
@@ -34,16 +32,15 @@ _PATIENCE_S = 120.0
 def main() -> int:
     """Print each answer, and return the exit status."""
     hf.utils.logging.disable_progress_bar()
-    if not (FOLDER / "model.safetensors").exists():
-        write(FOLDER)
+    folder = written()
     print("| ranks | squares | answer | cached tokens | tower seconds |", flush=True)
     print("|---|---|---|---|---|")
-    verdicts = [_demonstrate(tp) for tp in (1, 2)]
+    verdicts = [_demonstrate(folder, tp) for tp in (1, 2)]
     return int(not all(verdicts))
 
 
-def _demonstrate(tp: int) -> bool:
-    options = (str(FOLDER), "--tp", str(tp), "--weights-cache-gib", "0", "--kv-cache-gib", "1")
+def _demonstrate(folder: Path, tp: int) -> bool:
+    options = (str(folder), "--tp", str(tp), "--weights-cache-gib", "0", "--kv-cache-gib", "1")
     with TreeServer(_import_root(), Path(tempfile.mkdtemp(prefix="di-")), options) as server:
         good = [_ask(server, tp, colours) for colours in _ASKED]
         repeated = _ask(server, tp, _ASKED[0], is_repeated=True)

@@ -32,6 +32,7 @@ _HIDDEN, _HEADS, _INTERMEDIATE = 64, 4, 256
 _SPECIAL = ("<fake_token_around_image>", "<global-img>", "<image>")  # in place of three reserved tokens, from id 3 on
 _FIRST_ID = 3
 _FAINT = 0.1  # of the embedding of a space: the tokens around an image say little
+_FOLDER = Path(__file__).resolve().parents[2] / "build" / "demo-images"
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -44,6 +45,13 @@ _TEMPLATE = (
 def square(colour: str, size: int = TILE) -> Image.Image:
     """Return a square of a colour of `COLOURS`."""
     return Image.new("RGB", (size, size), COLOURS[colour])
+
+
+def written() -> Path:
+    """Return the folder of the checkpoint, which the first call writes."""
+    if not (_FOLDER / "model.safetensors").exists():
+        write(_FOLDER)
+    return _FOLDER
 
 
 def write(folder: Path) -> None:

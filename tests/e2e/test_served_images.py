@@ -20,7 +20,7 @@ from tests.support.image_files import in_file, pattern
 from tests.support.real_server import PATIENCE_S, RealServer
 
 TOP = 5
-# Of log-probabilities, of which the workers compute the parts in bf16.
+# The workers compute the parts of log-probabilities in bf16.
 TOLERANCE = 0.02
 # Sizes, and details: square, wide, high, and a single tile.
 IMAGES = [((50, 50), "auto"), ((400, 90), "high"), ((88, 300), "auto"), ((200, 150), "low")]

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_features import of_ranks
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
@@ -15,6 +14,7 @@ from numaserve.workers.weights.cache.key import look_at
 from numaserve.workers.weights.checkpoint import check_checkpoint
 
 from tests.support import checkpoints, gguf_vision, vision
+from tests.support.image_features import of_ranks
 from tests.support.loaded import load_part
 
 

@@ -143,6 +143,19 @@ def test_a_published_configuration_has_the_sizes_of_the_model(
     assert config.prefixes == ("model.text_model.",)
 
 
+def test_the_tower_widens_no_message_of_the_decoder(tmp_path: Path) -> None:
+    config = published(tmp_path, "SmolVLM-256M")
+    whole, text = (each.partition([1, 1]).ranks[0] for each in (config, config.text_only()))
+    assert config.decoder.message_columns(whole) == config.text_only().decoder.message_columns(text)
+    assert tower_of(config).message_columns(whole) == 768
+
+
+def test_a_tower_that_config_json_leaves_out_has_the_defaults(tmp_path: Path) -> None:
+    values = {name: value for name, value in PUBLISHED["SmolVLM-256M"].items() if name != "vision_config"}
+    folder = write(tmp_path, values | {"scale_factor": 7}, vision.processor_settings(224))
+    assert tower_of(load_model_config(folder)).hidden == 1152
+
+
 def test_the_end_of_a_text_is_that_of_transformers_class(tmp_path: Path) -> None:
     assert published(tmp_path / "small", "SmolVLM-256M").eos_token_ids == (2,)
     assert published(tmp_path / "large", "Idefics3-8B").eos_token_ids == (128009,)

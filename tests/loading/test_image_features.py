@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from image_features import of_ranks
 from numaserve.kernels import Team
 from numaserve.workers.program.reference.numbers import Numbers
 
 from tests.support import checkpoints, vision
+from tests.support.image_features import of_ranks
 from tests.support.loaded import load_part
 
 Floats = npt.NDArray[np.float32]
@@ -38,6 +38,7 @@ def test_one_to_three_ranks_are_as_close_to_fp32_as_transformers_in_bf16(case: s
         group = [load_part(folder, team, [1] * tp, rank) for rank in range(tp)]
         exact, rounded = of_ranks(group, values, EXACT), of_ranks(group, values)
         for rank in range(tp):
-            assert np.abs(exact[rank] - wide).mean() <= 0.3 * yardstick, tp  # only the features are rounded
+            # Features are rounded to bf16, a few of them to the other side than those of transformers in fp32.
+            assert (exact[rank] != torch.from_numpy(wide).bfloat16().float().numpy()).mean() < 0.01, tp
             np.testing.assert_array_equal(rounded[rank], rounded[0])
         assert np.abs(rounded[0] - wide).mean() <= ALLOWED * yardstick, tp

@@ -34,14 +34,14 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize(
     ("images", "tiles"),
     [
-        (PLAIN, 4 * 4 + 1),
-        (replace(PLAIN, longest_edge=2049), 5 * 5 + 1),
-        (replace(PLAIN, longest_edge=512), 1),
-        (replace(PLAIN, split=False), 1),
+        (replace(PLAIN, longest_edge=6 * 512), 2 * (6 * 6 + 1)),
+        (replace(PLAIN, longest_edge=6 * 512 + 1), 2 * (7 * 7 + 1)),
+        (PLAIN, 64),
+        (replace(PLAIN, split=False), 64),
     ],
 )
 def test_features_of_two_of_the_largest_images_are_held(images: ImageInput, tiles: int, model: ModelConfig) -> None:
-    assert feature_tiles(replace(model, images=images)) == 2 * tiles
+    assert feature_tiles(replace(model, images=images)) == tiles
 
 
 def recorded(model: ModelConfig, part: RankPart) -> ProgramBuilder:

@@ -81,12 +81,12 @@ def exif(orientation: int) -> Image.Exif:
 
 def files() -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of files of all formats and modes."""
-    for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+    for mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
         yield f"png-{mode}", in_file(pattern(70, 90, mode))
     yield "png-transparent-palette", in_file(pattern(70, 90, "P"), transparency=3)
     yield "png-transparencies", in_file(pattern(70, 90, "P"), transparency=bytes(range(256)))
     yield "png-transparent-colour", in_file(pattern(70, 90), transparency=(12, 13, 14))
-    for colour, depths in {0: (1, 2, 4, 16), 2: (16,), 3: (1, 2, 4, 8), 4: (16,), 6: (16,)}.items():
+    for colour, depths in {0: (1, 2, 4), 2: (16,), 3: (1, 2, 4, 8), 4: (16,), 6: (16,)}.items():
         for bits in depths:
             yield f"png-{colour}-of-{bits}-bits", drawn_png(bits, colour)
     for bits, colour in ((1, 0), (8, 2), (4, 3), (16, 6)):

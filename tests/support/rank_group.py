@@ -73,9 +73,10 @@ def _drafter(draft_model: Path | None, settings: Mapping[str, Any]) -> str:
 
 
 def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
-    """The columns of the largest message of a token, and of the logits."""
-    parts = config.partition([1] * tp).ranks
-    return max(config.hidden_size, *map(config.decoder.message_columns, parts)), config.vocab_size
+    """The columns of the largest message of a token or a patch, and of the logits."""
+    parts, decoder = config.partition([1] * tp).ranks, config.decoder
+    towers = [] if decoder.tower is None else [*map(decoder.tower.message_columns, parts)]
+    return max(config.hidden_size, *map(decoder.message_columns, parts), *towers), config.vocab_size
 
 
 def _store(tiles: npt.NDArray[np.uint8]) -> Connection:

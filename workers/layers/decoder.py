@@ -99,6 +99,10 @@ class Decoder(Layer):
         others = (self.inputs, self.predictor, self.masked_head, self.token_head)
         return most + sum(each.scratch_columns(part) for each in others if each is not None)
 
+    def message_columns(self, part: RankPart) -> int:
+        """See `Layer`. The tower's messages have rows of their own number: the patches of a tile."""
+        return max(child.message_columns(part) for child in self.children if child is not self.tower)
+
     def pooled_columns(self, part: RankPart) -> int:
         """The columns of intermediate results for each sequence that is pooled, besides those of its tokens."""
         return 0 if self.masked_head is None else self.masked_head.row_columns(part)

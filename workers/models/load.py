@@ -143,7 +143,6 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
 
 
 def _left_out(fields: Fields, config: ModelConfig) -> tuple[str, ...]:
-    towers = [name for name in ("vision", "audio") if fields.has(f"{name}_config")]
-    if config.decoder.tower is not None:
-        towers.remove("vision")
+    kinds = ("vision", "audio") if config.decoder.tower is None else ("audio",)
+    towers = [name for name in kinds if fields.has(f"{name}_config")]
     return (*((towers_note(towers),) if towers else ()), *left_out(fields))

@@ -15,6 +15,8 @@ from numaserve.workers.program.cost import BF16, FP32
 # Images of the largest size whose features a rank holds. With one, a sequence that reads the last image would wait
 # until another image is made.
 _LARGEST_IMAGES = 2
+# Images that a conversation shows again, and those of other clients, whose features need not be computed anew.
+_LEAST_TILES = 64
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def total(memories: Iterable[ImageMemory]) -> ImageMemory:
 
 def feature_tiles(model: ModelConfig) -> int:
     """Return the tiles whose features a rank holds at a time; 0 for a model that reads no images."""
-    return 0 if model.images is None else _LARGEST_IMAGES * largest_image(model.images)
+    return 0 if model.images is None else max(_LEAST_TILES, _LARGEST_IMAGES * largest_image(model.images))
 
 
 def largest_image(images: ImageInput) -> int:

@@ -64,4 +64,4 @@ def num_images(content: Content) -> int:
 
 def characters(content: Content) -> int:
     """Return the length of the texts of a content."""
-    return sum(map(len, texts_of(content)))
+    return len(content) if isinstance(content, str) else sum(map(len, texts_of(content)))

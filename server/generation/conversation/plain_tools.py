@@ -16,10 +16,11 @@ from numaserve.server.generation.conversation.content import joined
 
 _EXAMPLE = Call(name="NAME", arguments={"ARGUMENT": "VALUE"})
 _Message = Mapping[str, Any]
+_Described = Mapping[str, object]
 
 
-def in_plain_text(messages: Sequence[_Message], tools: Sequence[Tool], calls: ToolFormat) -> list[dict[str, Any]]:
-    """Return the conversation with `tools`, calls and results as texts of roles that every template knows.
+def in_plain_text(messages: Sequence[_Message], tools: Sequence[_Described], calls: ToolFormat) -> list[dict[str, Any]]:
+    """Return the conversation with calls, results and the `described` tools as texts of roles that all templates know.
 
     The answer is parsed in the format of `calls`.
     """
@@ -36,8 +37,8 @@ def in_plain_text(messages: Sequence[_Message], tools: Sequence[Tool], calls: To
     return [{"role": "system", "content": offer}, *plain]
 
 
-def _offer(tools: Sequence[Tool], calls: ToolFormat) -> str:
-    functions = "\n".join(json.dumps(described(tool), ensure_ascii=False) for tool in tools)
+def _offer(tools: Sequence[_Described], calls: ToolFormat) -> str:
+    functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         f"You can call these functions, each given as a line of JSON:\n<tools>\n{functions}\n</tools>\n"
         f"To call one, write nothing but:\n{calls.render([_EXAMPLE])}"

@@ -36,8 +36,10 @@ def content_of(content: str | Iterable[TextPart | ImagePart] | None, param: str)
     if content is None or isinstance(content, str):
         return content or ""
     return joined(
-        [image_part(part.image(f"{param}[{index}]"))] if isinstance(part, ImagePart) else part.text
-        for index, part in enumerate(content)
+        [
+            [image_part(part.image(f"{param}[{index}]"))] if isinstance(part, ImagePart) else part.text
+            for index, part in enumerate(content)
+        ]
     )
 
 

@@ -15,7 +15,7 @@ from numaserve.server.generation.conversation.content import (
 )
 from numaserve.server.generation.conversation.images import Image, encoded_image, image_part, taken_out
 from numaserve.server.generation.conversation.late_system import fold
-from numaserve.server.generation.conversation.plain_tools import in_plain_text
+from numaserve.server.generation.conversation.plain_tools import described, in_plain_text
 from numaserve.server.generation.conversation.text_contents import TextContents
 from numaserve.server.generation.conversation.turns import Turn, conversation_from, join_neighbours, with_system
 from numaserve.server.tokenizer.types import ChatTemplateError
@@ -71,7 +71,7 @@ def test_results_calls_and_instructions_with_images_are_written_as_plain_text() 
         turn("tool", [text("a"), IMAGE]),
         turn("tool", "b"),
     ]
-    system, assistant, results = in_plain_text(turns, [Tool("f")], plain_format())
+    system, assistant, results = in_plain_text(turns, [described(Tool("f"))], plain_format())
     assert [part["type"] for part in system["content"]] == ["text", "image", "text"]
     assert [part["type"] for part in assistant["content"]] == ["image", "text"]
     assert results == turn(

@@ -123,7 +123,7 @@ async def test_the_error_names_the_image_and_the_other_images_are_found_later(de
 
 async def test_a_client_that_blocks_a_process_does_not_stop_others(decoder: ImageDecoder) -> None:
     await decode(decoder, encoded(1))
-    next_one = decoder._idle.queue[-1]._process.pid
+    next_one = decoder._idle[-1]._process.pid
     os.kill(next_one, signal.SIGSTOP)
     blocked = [asyncio.create_task(decode(decoder, encoded(salt))) for salt in (2, 3, 4)]
     await asyncio.sleep(0.05)
@@ -188,7 +188,7 @@ async def test_a_request_that_is_cancelled_leaves_nothing(decoder: ImageDecoder)
 
 
 async def test_nothing_is_decoded_after_the_end(decoder: ImageDecoder) -> None:
-    os.kill(decoder._idle.queue[-1]._process.pid, signal.SIGSTOP)
+    os.kill(decoder._idle[-1]._process.pid, signal.SIGSTOP)
     waiting = [asyncio.create_task(decode(decoder, encoded(salt))) for salt in (1, 2)]
     await asyncio.sleep(0.05)
     decoder.close()

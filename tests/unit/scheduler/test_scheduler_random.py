@@ -169,6 +169,7 @@ class RandomService(RuleBasedStateMachine):
         assert scheduler.flush_cache()
         assert scheduler.stats().pages_free == self.service.config.capacity.num_pages
         snapshots, windows = scheduler.snapshot_stats(), scheduler.kv.window_stats()
+        assert scheduler.schedule() is None  # which forgets the sequences that the last plan has begun
         assert not self.service.store.contents, "tiles are kept"
         assert snapshots is None or snapshots.free == self.service.config.capacity.num_snapshots
         assert windows is None or windows.free == sum(each.num_pages for each in self.service.config.window_tables)

@@ -5,11 +5,12 @@ import math
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.generation.vision import Vision, placeholder_of
 from numaserve.server.images.decoder import ImageDecoder
+from numaserve.server.images.expansion import IDEFICS3
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.server.tokenizer.types import TokenizerError, TokenizerProtocol
 from numaserve.shm_comm.segment import create_memory
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.images import ImageInput
@@ -58,6 +59,17 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
         )
     fd = create_memory(_MEMFD_NAME, tiles * settings.tile_bytes, lambda _fd: None)
     return ImageStore(fd, settings, tiles)
+
+
+def check_special_tokens(settings: ImageInput, tokenizer: TokenizerProtocol) -> None:
+    """Raise `TokenizerError` unless the tokenizer has the special tokens of images."""
+    placeholder_of(settings, tokenizer)
+    edge = IDEFICS3.edge
+    if len(tokenizer.encode(edge, add_special_tokens=False)) != 1:
+        raise TokenizerError(
+            f"the tokenizer has no special token {edge}, which stands around images; download the tokenizer's files "
+            "again"
+        )
 
 
 def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol, metrics: Metrics) -> Vision:

@@ -29,7 +29,7 @@ from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
-from numaserve.server.service.images import create_image_store
+from numaserve.server.service.images import check_special_tokens, create_image_store
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.by_model import with_model_defaults
@@ -108,6 +108,8 @@ def _check(started: Started) -> Checked:
     if generates:
         tokenizer.check_decoder()
     check_pair_types(tokenizer, model, path)
+    if model.images is not None:
+        check_special_tokens(model.images, tokenizer)
     if options.draft is not None and not options.draft.config.decoder.borrows:
         check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)
         check_vocabulary(tokenizer, Path(options.draft.model))

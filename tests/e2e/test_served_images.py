@@ -18,10 +18,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from tests.support import vision
 from tests.support.image_files import in_file, pattern
 from tests.support.real_server import PATIENCE_S, RealServer
-from tests.support.tokenizer_builders import byte_level_backend
 
-FAKE, GLOBAL, PLACEHOLDER = "<fake_token_around_image>", "<global-img>", "<image>"
-LARGEST = 4  # tiles of a side
 TOP = 5
 # The workers compute the parts of log-probabilities in bf16.
 TOLERANCE = 0.02
@@ -38,12 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     model = hf.AutoModelForImageTextToText.from_config(vision.CASES["smolvlm"]())
     vision.save(model.to(torch.bfloat16), folder)
-    backend = byte_level_backend()
-    places = [f"<row_{row}_col_{col}>" for row in range(1, LARGEST + 1) for col in range(1, LARGEST + 1)]
-    backend.add_special_tokens(["<end_of_utterance>", FAKE, GLOBAL, *places])
-    unused = range(backend.get_vocab_size(), vision.IMAGE_TOKEN)
-    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), PLACEHOLDER])
-    backend.save(str(folder / "tokenizer.json"))
+    vision.save_tokenizer(folder)
     template = {"chat_template": processing_smolvlm.DEFAULT_CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(template))
     return folder
@@ -88,8 +80,8 @@ def of_transformers(folder: Path, image: Image.Image, *, split: bool) -> tuple[i
     text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     rows = (config.vision_config.image_size // config.vision_config.patch_size // config.scale_factor) ** 2
     grid = given["rows"][0][0], given["cols"][0][0]
-    shown = processing_smolvlm.get_image_prompt_string(*grid, rows, FAKE, PLACEHOLDER, GLOBAL)
-    ids = tokenizer(text.replace(PLACEHOLDER, shown), add_special_tokens=False, return_tensors="pt").input_ids
+    shown = processing_smolvlm.get_image_prompt_string(*grid, rows, vision.FAKE, vision.PLACEHOLDER, vision.GLOBAL)
+    ids = tokenizer(text.replace(vision.PLACEHOLDER, shown), add_special_tokens=False, return_tensors="pt").input_ids
     with torch.no_grad():
         logits = model(ids, pixel_values=given["pixel_values"]).logits[0, -1]
     top: list[float] = torch.log_softmax(logits, -1).topk(TOP).values.tolist()

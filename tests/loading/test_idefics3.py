@@ -1,6 +1,7 @@
 """The configurations of Idefics3 and SmolVLM, and what their checkpoints must hold."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.vision import Tower
 from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.images import NO_IMAGES
 from numaserve.workers.weights.checkpoint import check_checkpoint
 
 from tests.support import checkpoints, vision
+from tests.support.machines import OPTIONS, machine
 from tests.support.published import LAYOUTS
 
 # As they are published: what equals the defaults of transformers' classes is left out.
@@ -206,6 +210,18 @@ def test_a_model_of_text_alone_needs_no_tensor_of_the_tower(pooled: bool, tmp_pa
     check_checkpoint(files, read_config(files, ModelSettings(pooled=pooled)))
 
 
+def test_a_pooled_model_needs_no_settings_of_images_and_no_memory_for_them(tmp_path: Path) -> None:
+    folder = vision.save(checkpoints.build(vision.CASES["smolvlm"]()), tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    settings = ModelSettings(pooled=True)
+    config = load_model_config(folder, settings)
+    options = replace(OPTIONS, settings=settings, image_store_bytes=1 << 30)
+    deployment = make_deployment(options, config, machine(4))
+    assert deployment.notes == ("the checkpoint's vision tower is not loaded: only text is served",)
+    assert deployment.capacity.feature_tiles == 0
+    assert deployment.ranks[0].images == NO_IMAGES
+
+
 def test_settings_within_the_whole_processor_are_read_first(tmp_path: Path) -> None:
     values = PUBLISHED["SmolVLM-256M"]
     folder = write(tmp_path, values, vision.processor_settings(512))
@@ -235,6 +251,7 @@ def test_settings_that_are_left_out_have_transformers_defaults(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"image_processor_type": "Qwen2VLImageProcessor"}, "image_processor_type='Qwen2VLImageProcessor' is not"),
         ({"do_rescale": False}, "do_rescale=False is not supported"),
         ({"do_normalize": False}, "do_normalize=False is not supported"),
         ({"do_resize": False}, "do_resize=False is not supported"),

@@ -10,8 +10,11 @@ import numpy.typing as npt
 import transformers as hf
 
 from tests.support import checkpoints
+from tests.support.tokenizer_builders import byte_level_backend
 
 IMAGE_TOKEN = 497
+FAKE, GLOBAL, PLACEHOLDER = "<fake_token_around_image>", "<global-img>", "<image>"
+LARGEST = 4  # tiles of a side
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -88,6 +91,16 @@ def save_processor(config: hf.PreTrainedConfig, folder: Path) -> None:
     """Write the settings of the image processor of a model."""
     settings = processor_settings(config.vision_config.image_size, _ARCHITECTURES[config.model_type])
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+def save_tokenizer(folder: Path, edge: str = FAKE) -> None:
+    """Write a tokenizer with the special tokens of images, the last of which stands for an image."""
+    backend = byte_level_backend()
+    places = [f"<row_{row}_col_{col}>" for row in range(1, LARGEST + 1) for col in range(1, LARGEST + 1)]
+    backend.add_special_tokens(["<end_of_utterance>", edge, GLOBAL, *places])
+    unused = range(backend.get_vocab_size(), IMAGE_TOKEN)
+    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), PLACEHOLDER])
+    backend.save(str(folder / "tokenizer.json"))
 
 
 def random_tiles(config: hf.PreTrainedConfig, count: int, seed: int = 0) -> Pixels:

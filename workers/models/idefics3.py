@@ -46,6 +46,8 @@ _ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "plain_gelu_tanh", "
 _MAX_TILE = 4096
 _MAX_FACTOR = 16
 _MAX_EDGE = 1 << 16
+# Fast and Pil are classes of the same processor.
+_PROCESSORS = {f"{name}ImageProcessor{kind}": None for name in ("Idefics3", "SmolVLM") for kind in ("", "Fast", "Pil")}
 _LANCZOS = 1
 _HALF = 0.5
 _LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
@@ -140,6 +142,7 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
     """Map the settings of the image processor; what they leave out has transformers' default."""
     tower = config.decoder.tower
     assert tower is not None  # noqa: S101  every model of the family has one
+    processor.choice("image_processor_type", _PROCESSORS, "Idefics3ImageProcessor")
     for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
         processor.refuse(needed, True)
     tile = processor.child("max_image_size").integer("longest_edge", 1, _MAX_TILE, 364)

@@ -128,7 +128,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
         architecture = re.sub("Model$", "ForCausalLM", architecture)
     family = family_of(architecture, str(path))
     config = as_saved(family.config_of(fields, architecture), files.safetensors)
-    if family.images is not None:
+    if family.images is not None and not pooled:  # a pooled model is served without its tower
         config = replace(config, images=family.images(fields, read_image_processor(files.path), config))
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(files.safetensors):

@@ -11,7 +11,7 @@ from numaserve.server.cli.main import main
 from numaserve.server.service import service
 from numaserve.server.service import start as begin
 
-from tests.support import special_files, tiny_model
+from tests.support import checkpoints, special_files, tiny_model, vision
 
 WHOLE = [
     "config.json",
@@ -188,3 +188,43 @@ def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(
         file.seek(at)
         file.write(kind.to_bytes(4, "little"))
     assert reason in refusal(capsys, path)
+
+
+def edited(name: str, **changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (
+            lambda folder: (folder / "preprocessor_config.json").unlink(),
+            "preprocessor_config.json: missing; a model that takes images needs it. Download the model again",
+        ),
+        (
+            edited("preprocessor_config.json", image_processor_type="Qwen2VLImageProcessor"),
+            "image_processor_type='Qwen2VLImageProcessor' is not supported; supported values: Idefics3ImageProcessor,",
+        ),
+        (
+            edited("config.json", image_token_id=vision.IMAGE_TOKEN + 1),
+            "the token 498, which stands for an image, is no special token of the tokenizer",
+        ),
+        (
+            lambda folder: vision.save_tokenizer(folder, edge="<edge>"),
+            "the tokenizer has no special token <fake_token_around_image>, which stands around images;",
+        ),
+    ],
+)
+def test_a_model_that_takes_images_lacks_nothing_of_them(
+    edit: Callable[[Path], None], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = vision.save(checkpoints.build(vision.CASES["smolvlm"]()), tmp_path)
+    vision.save_tokenizer(folder)
+    assert passes(folder)
+    edit(folder)
+    capsys.readouterr()  # transformers shows its progress
+    assert reason in refusal(capsys, folder)

@@ -7,6 +7,7 @@ trained. The files are those of a SmolVLM checkpoint.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers as hf
@@ -29,6 +30,19 @@ COLOURS = {
 TILE = 64  # pixels of a side: a tile is one row of features
 _PATCH = 16
 _HIDDEN, _HEADS, _INTERMEDIATE = 64, 4, 256
+# The part of the configuration that concerns images.
+VISION: dict[str, Any] = {
+    "vision_config": {
+        "hidden_size": _HIDDEN,
+        "intermediate_size": _INTERMEDIATE,
+        "num_hidden_layers": 1,
+        "num_attention_heads": _HEADS,
+        "image_size": TILE,
+        "patch_size": _PATCH,
+    },
+    "scale_factor": TILE // _PATCH,
+    "tie_word_embeddings": False,
+}
 _SPECIAL = ("<fake_token_around_image>", "<global-img>", "<image>")  # in place of three reserved tokens, from id 3 on
 _FIRST_ID = 3
 _FAINT = 0.1  # of the embedding of a space: the tokens around an image say little
@@ -62,9 +76,6 @@ def write(folder: Path) -> None:
     tokenizer = hf.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     model = hf.SmolVLMForConditionalGeneration(_config(text.config)).eval()
     model.model.text_model.load_state_dict(text.model.state_dict())
-    processor = hf.SmolVLMImageProcessorPil(
-        do_image_splitting=False, size={"longest_edge": TILE}, max_image_size={"longest_edge": TILE}
-    )
     with torch.no_grad():
         model.lm_head.weight.copy_(text.lm_head.weight)
         embeddings = model.get_input_embeddings().weight
@@ -72,31 +83,17 @@ def write(folder: Path) -> None:
         for token in range(_FIRST_ID, _FIRST_ID + len(_SPECIAL)):
             embeddings[token] = faint
             model.lm_head.weight[token] = 0
-        _connect(model, processor, torch.stack([embeddings[_only(tokenizer, f" {name}")] for name in COLOURS]))
+        connect(model, torch.stack([embeddings[_only(tokenizer, f" {name}")] for name in COLOURS]))
     model.to(torch.bfloat16).save_pretrained(folder)
-    processor.save_pretrained(folder)
+    image_processor().save_pretrained(folder)
     _write_tokenizer(tokenizer, folder)
 
 
 def _config(text: hf.LlamaConfig) -> hf.SmolVLMConfig:
     values = {**text.to_dict(), "model_type": "llama", "tie_word_embeddings": False}
     values.pop("quantization_config", None)
-    vision = {
-        "hidden_size": _HIDDEN,
-        "intermediate_size": _INTERMEDIATE,
-        "num_hidden_layers": 1,
-        "num_attention_heads": _HEADS,
-        "image_size": TILE,
-        "patch_size": _PATCH,
-    }
-    return hf.SmolVLMConfig(
-        text_config=values,
-        vision_config=vision,
-        image_token_id=_FIRST_ID + _SPECIAL.index("<image>"),
-        scale_factor=TILE // _PATCH,
-        tie_word_embeddings=False,
-        pad_token_id=text.pad_token_id,
-    )
+    token = _FIRST_ID + _SPECIAL.index("<image>")
+    return hf.SmolVLMConfig(text_config=values, image_token_id=token, pad_token_id=text.pad_token_id, **VISION)
 
 
 def _only(tokenizer: hf.PreTrainedTokenizerBase, text: str) -> int:
@@ -104,8 +101,15 @@ def _only(tokenizer: hf.PreTrainedTokenizerBase, text: str) -> int:
     return int(token)
 
 
-def _connect(model: hf.SmolVLMForConditionalGeneration, processor: hf.BaseImageProcessor, names: torch.Tensor) -> None:
-    """Make the random layer, and the connector that maps the features of each colour to its row of `names`."""
+def image_processor() -> hf.BaseImageProcessor:
+    """Return the image processor, which makes one tile of an image."""
+    edge = {"longest_edge": TILE}
+    return hf.SmolVLMImageProcessorPil(do_image_splitting=False, size=edge, max_image_size=edge)
+
+
+def connect(model: hf.SmolVLMForConditionalGeneration, names: torch.Tensor) -> None:
+    """Make the random layer, and the connector that maps the features of each colour to its row of `names`: fp32 [10,
+    hidden]."""
     vision = model.model.vision_model
     embedding = vision.embeddings
     each = embedding.patch_embedding.weight  # [hidden, channels, height, width]
@@ -119,7 +123,7 @@ def _connect(model: hf.SmolVLMForConditionalGeneration, processor: hf.BaseImageP
     layer.mlp.fc1.bias.normal_()
     layer.mlp.fc2.weight.normal_(std=_INTERMEDIATE**-0.5 * 4)
     layer.mlp.fc2.bias.zero_()
-    pixels = processor([[square(name)] for name in COLOURS], return_tensors="pt")["pixel_values"][:, 0]
+    pixels = image_processor()([[square(name)] for name in COLOURS], return_tensors="pt")["pixel_values"][:, 0]
     features = vision(pixel_values=pixels.to(torch.float32)).last_hidden_state
     merged = model.model.connector.pixel_shuffle(features, model.config.scale_factor)[:, 0].double()
     model.model.connector.modality_projection.proj.weight.copy_((torch.linalg.pinv(merged) @ names.double()).T)

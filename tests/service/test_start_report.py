@@ -117,7 +117,7 @@ def test_images_have_rows_only_where_the_model_reads_some(caplog: pytest.LogCapt
     assert rows["image store"].startswith("256 MiB for 5461 tiles, besides 0 MiB for features and ")
     assert ", images 25" in rows["node 0"]
     fields = json.loads(JsonFormatter().format(record))["images"]
-    assert (fields["store_tiles"], fields["feature_tiles"], fields["pixel_bytes"]) == (5461, 34, GIB // 4)
+    assert (fields["store_tiles"], fields["feature_tiles"], fields["pixel_bytes"]) == (5461, 64, GIB // 4)
     caplog.clear()
     text = record_of(caplog, machine(4), model.text_only())
     assert "images" not in TextFormatter().format(text)

@@ -15,7 +15,7 @@ from numaserve.workers.program.cost import BF16, FP32
 # Images of the largest size whose features a rank holds. With one, a sequence that reads the last image would wait
 # until another image is made.
 _LARGEST_IMAGES = 2
-# Images that a conversation shows again, and those of other clients, whose features need not be computed anew.
+# For the earlier images of several conversations: features that are found need no run of the tower.
 _LEAST_TILES = 64
 
 

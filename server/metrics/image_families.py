@@ -22,8 +22,8 @@ class ImageFamilies:
         self.refused = series.each(
             Counter,
             "numaserve_images_refused_total",
-            "Images that were refused, or replaced by a text in an earlier turn or the result of a tool, by error code. "
-            "Only for a model that reads images.",
+            "Images that were refused, or replaced by a text in an earlier turn or the result of a tool, by error "
+            "code. Only for a model that reads images.",
             "code",
             IMAGE_CODES,
         )

@@ -6,7 +6,7 @@ import { encodedBytes } from "./messages.js";
 const FORMATS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const MIB = 2 ** 20;
 
-const mib = (bytes) => `${+(bytes / MIB).toFixed(bytes < 10 * MIB ? 2 : 1)} MiB`;
+const sizeText = (bytes) => (bytes < MIB ? `${+(bytes / 1024).toFixed(2)} KiB` : `${+(bytes / MIB).toFixed(2)} MiB`);
 const filesOf = (transfer) => (transfer?.types.includes("Files") ? transfer.files : []);
 
 /** The element that shows an image: a `blob:` URL, which needs no permission of the policy for what a model writes. */
@@ -22,6 +22,7 @@ export class Tray {
   constructor(room) {
     this.room = room;
     this.limits = null; // of the model; null: it takes no images
+    this.largest = ""; // size of a file, as text
     this.images = [];
     this.list = byId("thumbnails");
     this.button = byId("add-images");
@@ -31,6 +32,7 @@ export class Tray {
     this.input.addEventListener("change", () => {
       this.add([...this.input.files]);
       this.input.value = ""; // the same file may be chosen again
+      byId("prompt").focus();
     });
     this.wirePaste(byId("prompt"));
     this.wireDrop(byId("chat"));
@@ -38,9 +40,11 @@ export class Tray {
 
   /** Offer to add images within these limits of the model; null: offer nothing. */
   offer(limits) {
+    if (JSON.stringify(limits) === JSON.stringify(this.limits)) return; // the models are listed every few seconds
     this.limits = limits;
     this.button.hidden = !limits;
-    if (limits) this.button.title = `Up to ${limits.max_images} images of at most ${mib(limits.max_file_bytes)} each`;
+    this.largest = limits && sizeText(limits.max_file_bytes);
+    if (limits) this.button.title = `Up to ${limits.max_images} images of at most ${this.largest} each`;
     this.show();
   }
 
@@ -79,7 +83,7 @@ export class Tray {
     const { max_images: most, max_file_bytes: largest } = this.limits;
     const taken = this.images.reduce((sum, image) => sum + encodedBytes(image.size), 0);
     if (!FORMATS.includes(type)) return `“${name}” has an unknown format. Choose a PNG, JPEG, WebP or GIF file.`;
-    if (size > largest) return `“${name}” has ${mib(size)}; the limit is ${mib(largest)}. Choose a smaller image.`;
+    if (size > largest) return `“${name}” has ${sizeText(size)}; the limit is ${this.largest}. Choose a smaller image.`;
     if (this.images.length >= most) return `“${name}” exceeds the limit of ${most} images. Remove another image first.`;
     if (taken + encodedBytes(size) > this.room())
       return `“${name}” exceeds the limit of one request. Remove another image first, or choose a smaller one.`;
@@ -101,9 +105,9 @@ export class Tray {
     if (!this.limits) return;
     const shown = new Map([...this.list.children].map((item) => [item.image, item]));
     this.list.replaceChildren(...this.images.map((image) => shown.get(image) ?? this.thumbnail(image)));
-    const { max_images: most, max_file_bytes: largest } = this.limits;
-    const sum = mib(this.images.reduce((total, { size }) => total + size, 0));
-    byId("image-figures").textContent = `${this.images.length} of ${most} images · ${sum} · at most ${mib(largest)} each`;
+    const count = `${this.images.length} of ${this.limits.max_images} images`;
+    const sum = sizeText(this.images.reduce((total, { size }) => total + size, 0));
+    byId("image-figures").textContent = `${count} · ${sum} · at most ${this.largest} each`;
   }
 
   thumbnail(image) {

@@ -1,4 +1,4 @@
-"""What the scripts of clients that send images share: squares of colours, of which the model is to name the colours."""
+"""Squares of colours for the scripts of clients that send images, and the checks of the answers."""
 
 import base64
 from collections.abc import Callable

@@ -245,9 +245,9 @@ class Program:
         """
     def add(self, kind: str, fields: dict[str, Any]) -> None:
         """Add an operation. Its fields are the members, by their names, of the struct of this kind in
-        runtime/program/operations.h, runtime/experts/moe_operations.h or runtime/attention/latent_operations.h:
-        `Place`, `QuantizedPlace`, weights, vectors, tables, sequences of them, numbers, names, and None for optional
-        fields. The Program keeps its weights, vectors and tables alive.
+        runtime/program/operations.h or another header of runtime whose name ends in _operations.h: `Place`,
+        `QuantizedPlace`, weights, vectors, tables, sequences of them, numbers, names, and None for optional fields. The
+        Program keeps its weights, vectors and tables alive.
 
         Raises TypeError for a field that is missing, unknown or of another type. Raises ValueError for an unknown kind
         and for fields that do not fit each other. Both errors name the operation.
@@ -304,6 +304,8 @@ class Program:
         drafts: Sequence[int] = (),
         *,
         states: Sequence[tuple[int, int, Sequence[tuple[int, int]]]] = (),
+        placed: Sequence[tuple[int, int, int, int]] = (),
+        part: tuple[int, int, int, int] | None = None,
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None, list[float]]], int, int, int]:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
         last position is for: 0 nothing, 1 a sample, 2 pooling, 3 pooling with vectors of tokens. Masks are those of
@@ -317,6 +319,13 @@ class Program:
         `states` has, for each sequence that uses snapshots, its index in the batch, the snapshot that its states begin
         with (-1: none), and marks (position, snapshot): the states after that many tokens are stored there. A snapshot
         that a batch stores has no other use in it.
+
+        `placed` has, for image features, the index of a sequence in the batch, the first of some positions among its
+        new tokens, their number, and the first of as many rows of the feature pool. These rows replace the embeddings
+        of the positions. No token is named twice.
+
+        With a `part` only some nodes run: their first and their end, and the same of their collectives. The next part
+        of the same batch finds what this one leaves in memory. Totals count a batch with its first part.
 
         Returns for each row of logits its sequence, sample, target, and at a sample the log-probabilities of its slot's
         `token_ids_logprob`, then nanoseconds in all, in collectives, and of waiting for masks.

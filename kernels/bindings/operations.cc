@@ -8,6 +8,7 @@
 #include "kernels/bindings/arguments.h"
 #include "kernels/runtime/attention/latent_operations.h"
 #include "kernels/runtime/experts/moe_operations.h"
+#include "kernels/runtime/program/image_operations.h"
 #include "kernels/runtime/program/operations.h"
 #include "kernels/runtime/recurrent/recurrent_operations.h"
 
@@ -38,7 +39,8 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::StateSpace>,    kBuilder<operation::Narrow>,        kBuilder<operation::AddNorm>,
     kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,      kBuilder<operation::KeyDecays>,
     kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,     kBuilder<operation::LayerNorm>,
-    kBuilder<operation::Pooled>,        kBuilder<operation::TokenRows>,
+    kBuilder<operation::Pooled>,        kBuilder<operation::TokenRows>,     kBuilder<operation::PlaceRows>,
+    kBuilder<operation::MergeRows>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

@@ -172,6 +172,12 @@ nb::list named_logprobs(const StepOutcome& outcome, Range where) {
 // Index of a sequence in the plan, the snapshot that it begins with or -1, and marks (position, snapshot).
 using SequenceStates = std::tuple<int32_t, int32_t, std::vector<std::pair<int32_t, int32_t>>>;
 
+// Index of a sequence in the plan, the first of some positions, their number, and the first row of the feature pool.
+using Placed = std::tuple<int32_t, int32_t, int32_t, int32_t>;
+
+// A part of a step: the first and the end of its nodes, and the same of its collectives.
+using Nodes = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+
 // Gives sequences of a plan their snapshots; `marks` is the memory of all marks.
 void use_states(std::vector<SequenceInput>& plan, const std::vector<SequenceStates>& states,
                 std::vector<StateMark>& marks) {
@@ -194,9 +200,11 @@ void use_states(std::vector<SequenceInput>& plan, const std::vector<SequenceStat
 
 // Returns a list and three times. The list has, for each row of logits, (sequence, sample or None, target or None,
 // log-probabilities of the named tokens). A sample or a target is (token, logprob, top ids, top logprobs). `drafts` is
-// empty or has a number of draft tokens for each sequence. `states` has the snapshots of those sequences that use some.
+// empty or has a number of draft tokens for each sequence. `states` has the snapshots of those sequences that use some,
+// and `placed` the rows of image features. With a `part` only that part of the step runs.
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
-               const std::vector<int32_t>& drafts, const std::vector<SequenceStates>& states) {
+               const std::vector<int32_t>& drafts, const std::vector<SequenceStates>& states,
+               const std::vector<Placed>& placed, const std::optional<Nodes>& part) {
   if (!drafts.empty() && drafts.size() != sequences.shape(0))
     throw std::invalid_argument("the step must have one number of draft tokens for each sequence");
   std::vector<SequenceInput> plan(sequences.shape(0));
@@ -212,10 +220,18 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
                .drafts = drafts.empty() ? 0 : drafts[i]};
   std::vector<StateMark> marks;
   use_states(plan, states, marks);
+  std::vector<PlacedRows> features;
+  for (const auto& [index, start, count, row] : placed) features.push_back({index, start, count, row});
+  std::optional<StepPart> nodes;
+  if (part) {
+    const auto& [first, end, first_collective, end_collective] = *part;
+    nodes = {.first = first, .end = end, .first_collective = first_collective, .end_collective = end_collective};
+  }
   StepOutcome outcome{};
   {
     const nb::gil_scoped_release released;
-    outcome = program.run(plan, {tokens.data(), tokens.size()}, {targets.data(), targets.size()}, step_id);
+    outcome =
+        program.run(plan, {tokens.data(), tokens.size()}, {targets.data(), targets.size()}, step_id, features, nodes);
   }
   nb::list rows;
   for (size_t i = 0; i < outcome.rows.size(); ++i) {
@@ -309,7 +325,8 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("late_sequences", &Program::late_sequences)
       .def_prop_ro("pooled", &pooled)
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0,
-           nb::arg("drafts") = std::vector<int32_t>{}, nb::kw_only(), nb::arg("states") = std::vector<SequenceStates>{})
+           nb::arg("drafts") = std::vector<int32_t>{}, nb::kw_only(), nb::arg("states") = std::vector<SequenceStates>{},
+           nb::arg("placed") = std::vector<Placed>{}, nb::arg("part") = nb::none())
       .def_prop_rw(
           "blocking",
           [](const Program& self) {

@@ -9,13 +9,17 @@
 namespace numaserve {
 namespace {
 
+// GELU, tanh approximation (Hendrycks and Gimpel, 2016).
+inline F32x16 gelu_tanh(F32x16 x) {
+  const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
+  return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));
+}
+
 inline F32x16 activate(F32x16 x, Activation activation) {
   if (activation == Activation::kSilu) return silu(x);
   if (activation == Activation::kGeglu) return gelu(x);
   if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-kSigmoidGain)));
-  // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
-  const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
-  return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));
+  return gelu_tanh(x);
 }
 
 inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
@@ -34,6 +38,7 @@ inline F32x16 relu2(F32x16 x) {
 
 inline F32x16 ungated(F32x16 x, Activation activation) {
   if (activation == Activation::kRelu2) return relu2(x);
+  if (activation == Activation::kPlainGeluTanh) return gelu_tanh(x);
   return activation == Activation::kGelu ? gelu(x) : x;
 }
 

@@ -9,8 +9,20 @@ namespace numaserve {
 // `limit` and up lies between -limit and limit.
 inline constexpr float kSigmoidGain = 1.702f;
 // kRelu2 is max(x, 0)^2 of every column, kGelu is x * Phi(x) of every column, with the cumulative distribution function
-// of the normal distribution; the others multiply what they gate. The gates of kGeglu are those of kGelu.
-enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai, kRelu2, kGelu, kGeglu, kTanh, kRelu };
+// of the normal distribution, and kPlainGeluTanh its tanh approximation of every column; the others multiply what they
+// gate. The gates of kGeglu are those of kGelu.
+enum class Activation : int32_t {
+  kNone,
+  kSilu,
+  kGeluTanh,
+  kSwigluOai,
+  kRelu2,
+  kGelu,
+  kGeglu,
+  kTanh,
+  kRelu,
+  kPlainGeluTanh
+};
 [[gnu::always_inline]] constexpr bool is_gated(Activation activation) {
   return activation == Activation::kSilu || activation == Activation::kGeluTanh ||
          activation == Activation::kSwigluOai || activation == Activation::kGeglu;

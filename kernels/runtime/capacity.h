@@ -19,11 +19,13 @@ struct Capacity {
   int64_t num_snapshots = 0;            // of the states of a slot
   int64_t max_drafts = 0;               // of a sequence in a step, where its layers keep states
   std::vector<int64_t> window_pages{};  // of each page table after the first
+  int64_t feature_tiles = 0;            // tiles of images whose features are held
 
   void visit(auto&& field) {
     field("num_pages", num_pages), field("context_length", context_length), field("max_slots", max_slots);
     field("max_step_tokens", max_step_tokens), field("max_logit_rows", max_logit_rows);
     field("num_snapshots", num_snapshots), field("max_drafts", max_drafts), field("window_pages", window_pages);
+    field("feature_tiles", feature_tiles);
   }
 
   int64_t pages_per_slot() const { return ceil_div(context_length, kPageTokens); }

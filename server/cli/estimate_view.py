@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from numaserve.server.cli.cache_columns import CacheColumns
+from numaserve.server.cli.cache_columns import CacheColumns, image_tables
 from numaserve.server.cli.tables import figure_table, milliseconds, number
 from numaserve.workers.planning.estimate import Estimate, Load
+from numaserve.workers.planning.images import NO_IMAGES
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.products import products_text
@@ -64,10 +65,16 @@ _TOTALS: Mapping[str, Callable[[PhaseEstimate], str]] = {
 
 
 def estimate_view(
-    name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies, *, explain: bool
+    name: str,
+    options: DeploymentOptions,
+    estimate: Estimate,
+    efficiencies: Efficiencies,
+    *,
+    explain: bool,
+    image_tiles: int = 0,
 ) -> Group:
-    """Return tables of memory and of both phases, with their totals. `explain`: also what threads and ranks wait
-    for."""
+    """Return tables of memory and of the phases, with their totals. `explain`: also what threads and ranks wait for.
+    `image_tiles`: of the largest image."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
     products = products_text(estimate.multiplied_by)
     weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
@@ -76,7 +83,7 @@ def estimate_view(
         f"{name} on {estimate.machine.name}: {formats}, {ranks} rank{'s' if ranks > 1 else ''};"
         f" {load.batch} x {_tokens(load)} tokens"
     )
-    made = [phase for phase in (estimate.prefill, estimate.decode) if phase is not None]
+    made = [phase for phase in (estimate.prefill, estimate.decode, estimate.tile) if phase is not None]
     phases = [_phase_table(phase, _steps(phase), _COLUMNS) for phase in made]
     if explain:
         phases += [_phase_table(phase, "what its threads and other ranks wait for", _WAITS) for phase in made]
@@ -85,16 +92,18 @@ def estimate_view(
     return Group(
         heading,
         _memory_table(estimate.memory),
+        *image_tables([(str(node.node), node.images) for node in estimate.memory], "node"),
         *_advice(estimate),
         *phases,
-        *(Text(f" {line}") for line in (*_totals(estimate), *notes)),
+        *(Text(f" {line}") for line in (*_totals(estimate), *_image_totals(estimate, image_tiles), *notes)),
     )
 
 
 def estimate_record(
-    name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies
+    name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies, *, image_tiles: int = 0
 ) -> dict[str, Any]:
-    """Return the estimate as a JSON object; times are in seconds."""
+    """Return the estimate as a JSON object; times are in seconds. Only a model that reads images has `images` and
+    `image`. `image_tiles`: of the largest image."""
     return {
         "model": name,
         "weights": options.settings.formats.linear or "as published",
@@ -106,13 +115,14 @@ def estimate_record(
         "cores": estimate.cores,
         "fits": estimate.fits,
         "remedies": estimate.remedies,
-        "memory": [asdict(node) for node in estimate.memory],
+        "memory": [_memory_record(node) for node in estimate.memory],
         "step_tokens": estimate.step_tokens,
         "prefill": _phase_record(estimate.prefill),
         "decode": None if estimate.decode is None else _phase_record(estimate.decode),
         "ttft_s": estimate.ttft_s,
         "tpot_s": estimate.tpot_s,
         "output_tokens_s": estimate.output_tokens_s,
+        **({} if estimate.tile is None else {"image": _image_record(estimate.tile, image_tiles)}),
     }
 
 
@@ -134,6 +144,17 @@ def _totals(estimate: Estimate) -> list[str]:
     ]
 
 
+def _image_totals(estimate: Estimate, tiles: int) -> list[str]:
+    """Return a sentence about the time of images; none for a model that reads no images."""
+    tile = estimate.tile
+    if tile is None:
+        return []
+    largest = f"the largest image has {tiles} tiles and takes {milliseconds(tiles * tile.seconds)}"
+    return [
+        f"time of an image {milliseconds(tile.seconds)} per tile, lower bound {milliseconds(tile.bound_s)}: {largest}"
+    ]
+
+
 def step_notes(estimate: Estimate) -> list[str]:
     """Return a sentence about the size of steps that was chosen; none if there was no choice."""
     if len(estimate.step_sizes) == 1:
@@ -143,6 +164,22 @@ def step_notes(estimate: Estimate) -> list[str]:
         f"prompts are computed in steps of at most {estimate.step_tokens} tokens, chosen from {', '.join(others)} and"
         f" {last}: --chunked-prefill-size sets another size"
     ]
+
+
+def _memory_record(node: NodeMemory) -> dict[str, Any]:
+    record = asdict(node)
+    if node.images == NO_IMAGES:
+        del record["images"]
+    return record
+
+
+def _image_record(tile: PhaseEstimate, tiles: int) -> dict[str, Any]:
+    return {
+        "tile": _phase_record(tile),
+        "tile_s": tile.seconds,
+        "tiles": tiles,
+        "largest_image_s": tiles * tile.seconds,
+    }
 
 
 def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
@@ -157,11 +194,11 @@ def _cost_record(cost: OperationEstimate) -> dict[str, Any]:
 
 
 def _memory_table(nodes: list[NodeMemory]) -> Table:
-    caches = CacheColumns(any(node.states for node in nodes))
+    caches = CacheColumns(any(node.states for node in nodes), any(node.images.besides_weights for node in nodes))
     sums = ("needed", "available", "fits")
     rows = figure_table("Memory", "node", "ranks", "weights", *caches.names, "scratch (about)", *sums)
     for node in nodes:
-        cached = caches.sizes(node.kv_cache, node.states)
+        cached = caches.sizes(node.kv_cache, node.states, node.images)
         sizes = (node.weights, *cached, node.scratch, node.needed, node.usable)
         rows.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")
     return rows

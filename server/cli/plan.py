@@ -14,6 +14,7 @@ from numaserve.server.cli.planned import THIS, PlanHost, read_planned
 from numaserve.server.cli.tables import stdout_console
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.config.tasks import Task
+from numaserve.server.images.geometry import most_tiles
 from numaserve.server.loadtest.report.report import JsonLines
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.interface.errors import OperatorError
@@ -28,7 +29,7 @@ _INPUT_LEN, _OUTPUT_LEN = 1024, 1024
 
 @takes_settings(
     *("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static"),
-    *("draft_model", "draft_quantization", "speculative", "state_cache_gib"),
+    *("draft_model", "draft_quantization", "speculative", "state_cache_gib", "image_memory_gib", "max_image_pixels"),
 )
 def plan(
     model: Annotated[
@@ -109,8 +110,9 @@ def plan(
             estimate = make_estimate(
                 wanted, config, topology, machine=machine, efficiencies=known, load=load, skew=skew
             )
-    stdout_console().print(estimate_view(name, wanted, estimate, known, explain=explain))
-    lines.write(estimate_record(name, wanted, estimate, known))
+    tiles = 0 if config.images is None else most_tiles(config.images, serve_config.max_image_pixels)
+    stdout_console().print(estimate_view(name, wanted, estimate, known, explain=explain, image_tiles=tiles))
+    lines.write(estimate_record(name, wanted, estimate, known, image_tiles=tiles))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from numaserve.server.cli.cache_columns import CacheColumns
 from numaserve.server.gateway.models.models_file import read_models_file
 from numaserve.server.gateway.models.placement import Placed, check_together, place_models
+from numaserve.workers.planning.images import total
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.topology import Topology, format_cpu_list
 from rich.console import Console
@@ -15,7 +16,8 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     """Print the placement of each model. Raises `OperatorError` for models that cannot be loaded together."""
     models = read_models_file(path, max_loaded)
     plan = place_models(models, machine)
-    caches = CacheColumns(any(each.deployment.has_states for each in plan.placed.values()))
+    deployments = [each.deployment for each in plan.placed.values()]
+    caches = CacheColumns(any(each.has_states for each in deployments), any(each.reads_images for each in deployments))
     table = Table(
         *("model", "node", "cores", "ranks", "weights", *caches.names, "scratch", "context", "loaded"),
         title="Models",
@@ -44,7 +46,11 @@ def _rows(name: str, placed: Placed, caches: CacheColumns) -> list[tuple[str, ..
         ranks = [each for each in placed.deployment.ranks if each.node == node.id]
         sizes = (
             sum(each.weight_bytes for each in ranks),
-            *caches.sizes(sum(each.kv_bytes for each in ranks), sum(each.state_bytes for each in ranks)),
+            *caches.sizes(
+                sum(each.kv_bytes for each in ranks),
+                sum(each.state_bytes for each in ranks),
+                total(each.images for each in ranks),
+            ),
             sum(each.scratch_bytes for each in ranks),
         )
         cores = format_cpu_list(cpu for each in ranks for cpu in each.cpus)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.cli.cache_columns import CacheColumns
+from numaserve.server.cli.cache_columns import CacheColumns, image_tables
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.cli.tables import stdout_console
@@ -24,6 +24,7 @@ from rich.table import Table
 
 _KEYS = (
     *("tp", "context_length", "max_running_requests", "chunked_prefill_size", "kv_cache_gib", "state_cache_gib"),
+    "image_memory_gib",
     *("mem_fraction_static", "threads_per_worker", "reserve_core", "draft_model", "draft_quantization", "speculative"),
 )
 
@@ -66,6 +67,8 @@ def topology(
     wanted = deployment_options(with_model_defaults(config, files), path)
     deployment = make_deployment(wanted, read_config(files, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
+    for table in image_tables([(str(rank.rank), rank.images) for rank in deployment.ranks], "rank"):
+        console.print(table)
     console.print(f"scratch for steps of at most {deployment.capacity.max_step_tokens} tokens")
     if deployment.has_states:
         running, cached = deployment.capacity.max_slots, deployment.capacity.num_snapshots
@@ -105,11 +108,11 @@ def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
     capacity = deployment.capacity
     title = f"{name}: context {capacity.context_length} tokens, {capacity.num_pages} KV pages in {dtype}"
-    caches = CacheColumns(deployment.has_states)
+    caches = CacheColumns(deployment.has_states, deployment.reads_images)
     heads = ("rank", "node", "cores", "weights", *caches.names, "scratch (about)")
     table = Table(*heads, title=title, title_justify="left")
     for rank in deployment.ranks:
-        sizes = (rank.weight_bytes, *caches.sizes(rank.kv_bytes, rank.state_bytes), rank.scratch_bytes)
+        sizes = (rank.weight_bytes, *caches.sizes(rank.kv_bytes, rank.state_bytes, rank.images), rank.scratch_bytes)
         table.add_row(
             str(rank.rank), str(rank.node), format_cpu_list(rank.cpus), *(format_bytes(size) for size in sizes)
         )

@@ -129,6 +129,27 @@ class ServeConfig(BaseModel):
         description="Maximum memory for weights, scratch and caches of all ranks together, in GiB. Default: the "
         "free memory.",
     )
+    max_images: int = Field(64, ge=1, le=4096, description="Maximum number of images in a request.")
+    max_image_pixels: int = Field(
+        1 << 20,
+        ge=1,
+        le=1 << 28,
+        description="Maximum pixels of an image after resizing. The tile of the whole image is not counted. The image "
+        "processor of the model resizes images to fewer pixels where its own limit is lower.",
+    )
+    max_image_file_mib: float = Field(
+        20.0, gt=0, le=1 << 12, description="Maximum size of an image file in a request, in MiB, before base64."
+    )
+    max_image_file_pixels: int = Field(
+        50_000_000, ge=1, le=1 << 30, description="Maximum pixels of an image file in a request, before resizing."
+    )
+    image_memory_gib: float = Field(
+        1.0,
+        gt=0,
+        le=1 << 14,
+        description="Memory for the pixels of images in requests and of recent images, in GiB. A model without image "
+        "input uses none.",
+    )
     weights_cache_gib: float = Field(
         64.0,
         ge=0,

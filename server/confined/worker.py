@@ -8,13 +8,15 @@ process.
 import json
 import signal
 import threading
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Generic, NoReturn, TypeVar
 
 from numaserve.server.common.patience import Patience
 from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.confined.priority import run_when_idle
-from numaserve.server.confined.work import ANSWER_HEAD, NOT_CONFINED
+from numaserve.server.confined.work import ANSWER_HEAD, NOT_CONFINED, PIECE_HEAD
 from numaserve.workers.interface.python_process import module_command
 
 MEMORY_BYTES = 512 * 2**20
@@ -28,6 +30,9 @@ SECONDS = 10.0
 _ITS_OWN_FAULT = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 
 
+Answer = TypeVar("Answer")
+
+
 class WorkFailed(Exception):
     """The error of work that has no result and would have none in a second try; the message says why."""
 
@@ -38,6 +43,13 @@ class BeyondLimits(WorkFailed):
 
 class WorkerUnavailable(Exception):
     """The error of a process that does not answer; the next piece gets a new process. The message is for the client."""
+
+
+@dataclass(frozen=True)
+class _Piece(Generic[Answer]):
+    nbytes: int
+    parts: Callable[[], Iterable[bytes]]  # called again for a second try
+    read: Callable[[bytes], Answer]  # of the answer; raises `UnicodeDecodeError` for an answer out of form
 
 
 class ConfinedWorker:
@@ -54,12 +66,14 @@ class ConfinedWorker:
         seconds: float = SECONDS,
         make_cpu_seconds: float | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        in_background: bool = False,
         idle: bool = False,
     ) -> None:
         """Start the process, which runs `module`. Messages call it `subject`, such as "the chat template".
 
         An answer has at most `max_bytes`. `make_cpu_seconds`, else `cpu_seconds`, bounds the preparation before the
-        first piece. Once an `idle` process has answered, it runs only while nothing else needs a core.
+        first piece. A process `in_background` gets a small share of a core that workers need. Once an `idle` process
+        has answered, it runs only while nothing else needs a core.
         """
         self._subject = subject
         self._module = module
@@ -72,6 +86,7 @@ class ConfinedWorker:
             "memory_bytes": memory_bytes,
         }
         self._config = json.dumps({**config, **limits}).encode() + b"\n"
+        self._in_background = in_background or idle
         self._idle = idle
         self._unsent_config = self._config
         self._lock = threading.Lock()
@@ -80,16 +95,14 @@ class ConfinedWorker:
 
     def ask(self, piece: bytes) -> str:
         """Return the result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
-        line = piece + b"\n"
-        with self._lock:
-            # The process may have been killed between requests, so each request gets a second try.
-            answer = self._ask(line) or self._ask(line)
-        if answer is None:
-            self._raise_dead()
-        success, text = answer
-        if not success:
-            raise WorkFailed(text)
-        return text
+        return self._result(_Piece(len(piece), lambda: (piece,), _text))
+
+    def ask_in_parts(self, nbytes: int, parts: Callable[[], Iterable[bytes]]) -> bytes:
+        """Return the result, as bytes, for a piece of `nbytes` in parts. Raises as `ask` does.
+
+        A long piece is never whole in this process: to make it would hold the GIL for milliseconds.
+        """
+        return self._result(_Piece(nbytes, parts, bytes))
 
     def close(self) -> None:
         """End the process, even in the middle of a piece. Also done at the end of the object or of the interpreter."""
@@ -98,15 +111,23 @@ class ConfinedWorker:
         with self._lock:
             self._process.stop()
 
-    def _ask(self, line: bytes) -> tuple[bool, str] | None:
-        """Return whether there is a result, and the result or the complaint; None if the process died unanswered."""
+    def _result(self, piece: _Piece[Answer]) -> Answer:
+        with self._lock:
+            # The process may have been killed between requests, so each request gets a second try.
+            answer = self._ask(piece) or self._ask(piece)
+        if answer is None:
+            self._raise_dead()
+        return answer[0]
+
+    def _ask(self, piece: _Piece[Answer]) -> tuple[Answer] | None:
+        """Return the result; None if the process died unanswered. Raises `WorkFailed` for a complaint."""
         if self._process.is_stopped and not self._closed:
             self._start()
         if self._closed:  # checked after the start: `close` may not have seen the new process
             raise WorkerUnavailable("The server is shutting down.")
         process = self._process
         try:
-            answer = self._exchange(process, line, Patience(self._seconds))
+            answer = self._exchange(process, piece, Patience(self._seconds))
         except TooLate:
             process.stop()
             self._raise_unavailable(f"did not answer within {self._seconds:g} s")
@@ -130,19 +151,27 @@ class ConfinedWorker:
             f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Retry later."
         ) from None
 
-    def _exchange(self, process: ChildProcess, line: bytes, patience: Patience) -> tuple[bool, str] | None:
+    def _exchange(self, process: ChildProcess, piece: _Piece[Answer], patience: Patience) -> tuple[Answer] | None:
         try:
-            process.send(self._unsent_config + line, patience)
+            for part in chain((self._unsent_config + PIECE_HEAD.pack(piece.nbytes),), piece.parts()):
+                process.send(part, patience)
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
             if self._unsent_config and self._idle:  # not earlier: the start would take too long
                 run_when_idle(process.pid)
             self._unsent_config = b""
             if size > self._max_bytes:
                 return None
-            return success, process.receive(size, patience).decode("utf-8", "surrogatepass")
+            data = process.receive(size, patience)
+            if not success:
+                raise WorkFailed(_text(data))
+            return (piece.read(data),)
         except (Ended, UnicodeDecodeError):
             return None
 
     def _start(self) -> None:
-        self._process = ChildProcess(module_command(self._module), in_background=self._idle)
+        self._process = ChildProcess(module_command(self._module), in_background=self._in_background)
         self._unsent_config = self._config
+
+
+def _text(answer: bytes) -> str:
+    return answer.decode("utf-8", "surrogatepass")

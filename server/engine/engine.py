@@ -304,7 +304,7 @@ class Engine:
 
     def _on_up(self) -> None:
         self._ranks.up(self._config)
-        self._scheduler.step_costs.describe(self._ranks.terms, self._ranks.draft_terms)
+        self._scheduler.step_costs.describe(self._ranks.terms, self._ranks.draft_terms, self._ranks.tower_terms)
         self._state = "serving"
         self._requests.masks.begin()
         self._recovery.workers_up()

@@ -19,8 +19,10 @@ from numaserve.server.http.access_log import record_of
 from numaserve.server.http.auth.keys import Callers
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import ApiError, from_http, model_not_found, not_ready
+from numaserve.server.http.limits import ApiLimits
 from numaserve.server.http.ui_files import ui_answer, ui_files
-from numaserve.server.surfaces.model_list import model_answer, models_answer
+from numaserve.server.images.types import ImageLimits
+from numaserve.server.surfaces.model_list import input_fields, model_answer, models_answer
 from numaserve.server.surfaces.ollama.greeting import OLLAMA_VERSION, greeting
 from numaserve.server.surfaces.streaming import json_response
 
@@ -52,6 +54,7 @@ class Shown:
 
     root: str  # the model's own name
     max_model_len: int
+    images: ImageLimits | None  # None: the model takes no images
 
 
 @dataclass(frozen=True)
@@ -189,5 +192,6 @@ class OwnRoutes:
             "root": self.shown[model].root,
             "parent": None,
             "max_model_len": self.shown[model].max_model_len,
+            **input_fields(self.shown[model].images, ApiLimits.max_body_bytes),
             "state": self.fleet.state(model),
         }

@@ -125,10 +125,11 @@ class _Life:
         return status
 
     def _gateway(self, fleet: Fleet, metrics: FleetMetrics) -> Gateway:
+        placed = self._plan.placed.items()
         routes = OwnRoutes(
             fleet=fleet,
             names=_names(self._models),
-            shown={name: Shown(each.own_name, each.context_length) for name, each in self._plan.placed.items()},
+            shown={name: Shown(each.own_name, each.context_length, each.images) for name, each in placed},
             keys=self._key_sources.keys,
             is_local=all(each.is_local for each in self._listeners),
             metrics=metrics,

@@ -11,8 +11,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from numaserve.server.answers.tools.types import Tool
+from numaserve.server.generation.conversation.images import Image
 from numaserve.server.generation.conversation.messages import Conversation
 from numaserve.server.generation.token_choice import Sampling
+from numaserve.server.http.explain import Problem
+from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.structured.types import Constraint
 from numaserve.workers.interface.protocol import VectorForm
 
@@ -47,6 +50,7 @@ class Texts:
     suffix: str = ""  # text after the answer; then there is exactly one prompt, which is a text
     param: str = "prompt"
     second_texts: Sequence[int] = ()  # position of the first token of type 1 in each of the prompts, 0: it has none
+    images: Sequence[Image] = ()  # of the only prompt, a text with a placeholder for each
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,8 @@ class Prompt:
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`
     prediction: Sequence[int] = ()  # tokens of the predicted answer
     second_text: int = 0  # position of its first token of type 1; 0: it has none
+    images: tuple[PlacedTile, ...] = ()
+    left_out: Sequence[Problem] = ()  # images that texts replace
 
 
 def total_tokens(prompts: Sequence[Prompt]) -> int:

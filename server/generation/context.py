@@ -13,10 +13,12 @@ from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.generation.conversation.late_system import LateSystem
+from numaserve.server.generation.conversation.text_contents import TextContents
 from numaserve.server.generation.purpose import Generates, Purpose
 from numaserve.server.generation.running import RunningRequests
 from numaserve.server.generation.served_names import LATEST
 from numaserve.server.generation.token_choice import Sampling
+from numaserve.server.generation.vision import Vision
 from numaserve.server.http.auth.keys import OPEN_PATHS, Callers, PrefixSharing
 from numaserve.server.http.auth.peers import client_at
 from numaserve.server.http.body.route import Bodies
@@ -26,7 +28,7 @@ from numaserve.server.http.ui_files import ui_files
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
 from numaserve.server.text.work import TextWork
-from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.server.tokenizer.types import RendersChats, TokenizerProtocol
 from starlette.requests import HTTPConnection
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class ApiContext:
     traced: bool = False  # spans of requests are made, which may be part of the callers' traces
     ui: bool = False  # serve the page of GET /ui
     purpose: Purpose = field(default_factory=Generates)
+    vision: Vision | None = None  # None: the model takes no images
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -71,7 +74,7 @@ class ApiContext:
     @cached_property
     def bodies(self) -> Bodies:
         """The decoder of request bodies."""
-        return Bodies(self.limits, refuse_unknown=self.strict_fields)
+        return Bodies(self.limits, refuse_unknown=self.strict_fields, takes_images=self.vision is not None)
 
     @cached_property
     def running(self) -> RunningRequests:
@@ -84,9 +87,14 @@ class ApiContext:
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     @cached_property
+    def renderer(self) -> RendersChats:
+        """The renderer of conversations: the model's chat template."""
+        return self.tokenizer if self.vision is None else TextContents(self.tokenizer)
+
+    @cached_property
     def late_system(self) -> LateSystem:
         """The treatment of system turns that are not the first turn."""
-        return LateSystem(self.tokenizer)
+        return LateSystem(self.renderer)
 
     @cached_property
     def marker_tokens(self) -> frozenset[int]:
@@ -125,6 +133,8 @@ class ApiContext:
         """End the threads and processes that work on requests; waiting work is refused."""
         self.text.close()
         self.bodies.close()
+        if self.vision is not None:
+            self.vision.decoder.close()
         if self.response_template is not None:
             self.response_template.close()
         if "grammars" in self.__dict__:

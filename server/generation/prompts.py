@@ -12,11 +12,15 @@ from typing import cast
 from numaserve.server.answers.tools.formats import plain_format
 from numaserve.server.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.conversation.content import Content, is_image, parts_of, texts_of
 from numaserve.server.generation.conversation.fill_in import fill_in_of
 from numaserve.server.generation.conversation.plain_tools import described, in_plain_text
+from numaserve.server.generation.pictures import decoded, last_user_turn, see
+from numaserve.server.generation.placeholders import defused, defused_but, expanded, placed
 from numaserve.server.generation.sampling import check_token_ids, output_limit
 from numaserve.server.generation.truncation import check_length, cut_text, cut_tokens, limit_of
 from numaserve.server.http.errors import ApiError, Overflow, bad_request, context_length_exceeded, template_unavailable
+from numaserve.server.images.types import Picture
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
@@ -31,12 +35,16 @@ async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
     given = asked.input
     if isinstance(given, Chat):
         prediction = asked.prediction if context.takes_predictions else ""
-        return [await render(context, given, asked.tools, prediction)]
+        return [await render(context, given, asked.tools, prediction, asked.sampling.cache_salt)]
     return await _texts(context, asked, given)
 
 
 async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt]:
     skip = asked.sampling.skip_special_tokens
+    pictures: Sequence[Picture] = ()
+    if texts.images:
+        pictures = await decoded(context, texts.images, asked.sampling.cache_salt)
+        texts = replace(texts, prompts=[expanded(context, cast("str", texts.prompts[0]), pictures, texts.param)])
     for given in texts.prompts:
         if isinstance(given, str):
             if texts.length.cut is None:
@@ -49,6 +57,7 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
             prompts = await _plain(context, texts, cast("Sequence[str]", texts.prompts), turns)
         else:
             prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
+        prompts = await _with_tiles(context, turns, prompts, pictures, texts.param)
     if texts.second_texts:
         prompts = [replace(prompt, second_text=at) for prompt, at in zip(prompts, texts.second_texts, strict=True)]
     if not all(prompt.tokens for prompt in prompts):
@@ -57,22 +66,33 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     return prompts
 
 
-async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, prediction: str = "") -> Prompt:
-    """Render a conversation with tools by the model's own template, and tokenize the `prediction` of its answer. Raises
-    `ApiError` and `QueueFull`."""
+async def render(
+    context: ApiContext, chat: Chat, use: ToolUse | None = None, prediction: str = "", salt: str = ""
+) -> Prompt:
+    """Render a conversation with tools by the model's own template, and tokenize the `prediction` of its answer.
+
+    Decoded images are found again within the cache scope of the `salt`. Raises `ApiError`, `QueueFull` and `NotReady`.
+    """
     conversation, template = chat.conversation, context.tokenizer.chat_template
     check_text_length(context, conversation.characters, chat.param)
+    seen = await see(context, conversation, chat.param, salt)
     tools = use.offered if use else ()
     in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
     calls = context.tool_format or plain_format()  # earlier calls may come to a model with an unknown format
+    given, last = seen.turns, last_user_turn(seen.turns)
 
     def write() -> str:
+        nonlocal given
         if use:
             check_text_length(context, use.characters, "tools")
-        messages = context.late_system.folded(conversation.messages)
-        return context.tokenizer.render_chat(
-            in_plain_text(messages, tools, calls) if in_text else messages,
-            tools=() if in_text else [described(tool) for tool in tools],
+        descriptions = [described(tool) for tool in tools]
+        if context.vision is not None:
+            given = defused_but(last, given, context.vision.placeholder)
+            descriptions = defused(descriptions, context.vision.placeholder)
+        messages = context.late_system.folded(given)
+        return context.renderer.render_chat(
+            in_plain_text(messages, descriptions, calls) if in_text else messages,
+            tools=() if in_text else descriptions,
             add_generation_prompt=chat.add_generation_prompt,
             arguments=chat.template_arguments,
         )
@@ -84,16 +104,33 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, pr
     except ChatTemplateUnavailable as error:
         raise template_unavailable(str(error)) from error
     if chat.continue_final:
-        text = _cut_behind(text, conversation.messages[-1]["content"], chat)
+        text = _cut_behind(text, given[-1]["content"], chat)
+    texts = (each for index in last for each in texts_of(seen.turns[index]["content"]))
+    text = expanded(context, text, seen.pictures, chat.param, texts)
     check_text_length(context, len(prediction), "prediction")
     with context.text.admit(len(text) + len(prediction)) as turns:
-        prompt = await encode(context, turns, text, chat.param, add_special_tokens=False)
+        tokens = await encode(context, turns, text, chat.param, add_special_tokens=False)
+        (prompt,) = await _with_tiles(context, turns, [Prompt(tokens, text)], seen.pictures, chat.param)
         expected = await _predicted(context, turns, prediction)
-    if not prompt:
+    if not tokens:
         raise _template_refuses(
             "The chat template renders these messages as an empty prompt. Send a message with content.", chat
         )
-    return Prompt(prompt, text, prediction=expected)
+    return replace(prompt, prediction=expected, left_out=seen.left_out)
+
+
+async def _with_tiles(
+    context: ApiContext, turns: Turns, prompts: list[Prompt], pictures: Sequence[Picture], param: str
+) -> list[Prompt]:
+    """Return the prompts with the positions of the pictures' tiles; there are pictures only for a single prompt."""
+    vision = context.vision
+    if vision is None:
+        return prompts
+
+    def place() -> list[Prompt]:
+        return [replace(each, images=placed(vision, each.tokens, pictures, param)) for each in prompts]
+
+    return await turns.run(place)
 
 
 async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequence[int]:
@@ -106,8 +143,10 @@ async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequ
     return array("I", tokens[: context.limits.context_length])
 
 
-def _cut_behind(text: str, content: str, chat: Chat) -> str:
+def _cut_behind(text: str, content: Content, chat: Chat) -> str:
     """Return the rendered text up to the end of the last message: templates close it, and many strip it first."""
+    last = parts_of(content)[-1]
+    content = "" if is_image(last) else str(last["text"])
     said = content.strip()
     start = text.rfind(said) if said else -1
     if start < 0:

@@ -100,6 +100,7 @@ def generation_requests(
             client=client,
             priority=asked.priority,
             generated=tuple(asked.resumed),
+            images=prompt.images,
         )
         for index in range(sampling.n)
     ]

@@ -13,7 +13,7 @@ from numaserve.server.generation.asked import Asked, Chat, Prompt, ToolUse, tota
 from numaserve.server.generation.constraint.constrain import matchers_of
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation
-from numaserve.server.generation.prompts import prompts_of
+from numaserve.server.generation.prompts import prompts_of, render
 from numaserve.server.generation.running import RunningRequest
 from numaserve.server.generation.sampling import generation_requests
 from numaserve.server.generation.served_purpose import check_generates
@@ -51,7 +51,7 @@ async def _admitted(
     context: ApiContext, request: Request, asked: Asked, request_id: str, running: RunningRequest
 ) -> Generation:
     prompts, record = await until_disconnect(request, prompts_of(context, asked)), record_of(request)
-    record.prompt_tokens = total_tokens(prompts)
+    record.prompt_tokens, record.left_out = total_tokens(prompts), prompts[0].left_out
     asked = bounded(context, asked, prompts)
     matcher = await until_disconnect(request, matchers_of(context, asked, prompts[0]))
     running.check()
@@ -62,6 +62,13 @@ async def _admitted(
     ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
     return Generation.admit(context.engine, prompts, requests, record, readers, drop_output=drops)
+
+
+async def counted(context: ApiContext, request: Request, chat: Chat, use: ToolUse | None = None) -> Prompt:
+    """Return the prompt of a conversation that is not continued. Raises as `render` does."""
+    prompt = await until_disconnect(request, render(context, chat, use))
+    record_of(request).left_out = prompt.left_out
+    return prompt
 
 
 def check_model(context: ApiContext, model: str | None) -> None:

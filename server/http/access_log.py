@@ -7,10 +7,12 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
+from numaserve.server.http.explain import Problem
 from numaserve.server.http.fields.unknown_fields import UnknownFields
 
 if TYPE_CHECKING:  # the log needs this file long before the HTTP side is imported
@@ -55,6 +57,7 @@ class RequestRecord:
     ttft: float | None = None
     prompt: object = None
     unknown_fields: UnknownFields | None = None
+    left_out: Sequence[Problem] = ()  # images that the model does not see
     timeout: float | None = None  # seconds after `started`; None: no limit
 
     @property

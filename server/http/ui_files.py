@@ -16,13 +16,14 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 # Only files from here, nothing inline, no frame around the page, and no text that becomes markup or code: a model's
-# output is untrusted. https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/
+# output is untrusted. The user's images have blob: URLs, which only the page can make. A model could write a data: URL.
+# https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/
 _POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        "img-src 'self' blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",

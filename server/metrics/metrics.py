@@ -11,7 +11,8 @@ from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
 from numaserve.server.metrics.anchor_families import AnchorFamilies, SnapshotFamilies, WindowFamilies
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
-from numaserve.server.metrics.labels import Refusal, Stage, StepKind
+from numaserve.server.metrics.image_families import ImageFamilies
+from numaserve.server.metrics.labels import IMAGE_CODES, Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -166,6 +167,27 @@ class Metrics:
         self._anchors.hits.inc(hits)
         self._anchors.unanchored.inc(unanchored_tokens)
 
+    def images(self, *, found: int, computed: int, tower_seconds: float) -> None:
+        """Count tiles whose features were found or computed, and the time of the vision tower."""
+        self._images.tiles["found"].inc(found)
+        self._images.tiles["computed"].inc(computed)
+        self._images.tower_seconds.inc(tower_seconds)
+
+    def image_found(self) -> None:
+        """Count an image of a request whose pixels were in memory."""
+        self._images.images["found"].inc()
+
+    def image_decoded(self, seconds: float) -> None:
+        """Count an image of a request that was decoded, and the time."""
+        self._images.images["decoded"].inc()
+        self._images.decode_seconds.observe(seconds)
+
+    def image_refused(self, code: str) -> None:
+        """Count an image that the model did not see; a code that is not of images counts nothing."""
+        for known in IMAGE_CODES:
+            if code == known:
+                self._images.refused[known].inc()
+
     def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
         """Count draft tokens that steps verified."""
         self._scheduler.draft_tokens[drafter, "accepted"].inc(accepted)
@@ -230,6 +252,11 @@ class Metrics:
     def _anchors(self) -> AnchorFamilies:
         """The metrics that both have."""
         return AnchorFamilies(self._series)
+
+    @cached_property
+    def _images(self) -> ImageFamilies:
+        """The metrics that only models that read images have."""
+        return ImageFamilies(self._series)
 
     def render(self) -> tuple[bytes, str]:
         """Return the body and the content type of GET /metrics."""

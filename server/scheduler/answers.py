@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 
+from numaserve.server.scheduler.feature_pool import FeaturePool
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.live_sequences import LiveSequences
 from numaserve.server.scheduler.running_set import RunningSet
@@ -25,6 +26,7 @@ class Answers:
         suspects: Suspects,
         in_flight: deque[InFlight],
         *,
+        features: FeaturePool,
         learns: bool,
     ) -> None:
         """Apply answers while `in_flight` has the plans after the answered one. Tokens are kept for `take_sampled` if
@@ -35,6 +37,7 @@ class Answers:
         self._live = live
         self._suspects = suspects
         self._in_flight = in_flight
+        self._features = features
         self._sampled: list[Sampled] = []
         self.drafted: Counter[tuple[str, bool]] = Counter()
 
@@ -76,7 +79,7 @@ class Answers:
         return entry.updates(answer, finished=finished)
 
     def _end_without_logits(self, seq: Sequence) -> SequenceUpdate:
-        """End a sequence whose logits are not numbers, and let its pages go with it.
+        """End a sequence whose logits are not numbers, and let its pages and the features of its images go with it.
 
         The next plan may be under way, with `from_previous`. That is no harm: the worker goes on from the token that it
         has put in the sample's place, which is one of the vocabulary, in pages that were the sequence's when that plan
@@ -86,6 +89,8 @@ class Answers:
         """
         self._live.end(seq)
         self._kv.forget(seq)
+        for _, tile in seq.request.images:
+            self._features.forget((seq.request.scope, tile.digest))
         return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
 
     def _take_back(self, seq: Sequence, end: int, answer: SeqResult) -> SequenceUpdate:

@@ -1,6 +1,7 @@
 """The sequences that have not ended."""
 
 from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.images import keys_of
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
@@ -23,7 +24,8 @@ class LiveSequences:
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use.
 
-        Raises `ValueError` also for one that samples where prompts are computed whole.
+        Raises `ValueError` also for one that samples where prompts are computed whole, and for images that the model
+        does not read, or that are not inside of the prompt.
         """
         if self._config.whole_prompts and (seq.request.max_new_tokens > 0 or seq.request.prompt_logprobs):
             raise ValueError(f"request {seq.request_id!r} samples tokens from a model that only reads prompts")
@@ -37,6 +39,10 @@ class LiveSequences:
                 f"{config.capacity.context_length}, KV cache of {config.capacity.num_pages * config.page_size} "
                 "tokens): shorten the prompt"
             )
+        if seq.request.images:
+            if not config.capacity.feature_tiles:
+                raise ValueError(f"request {seq.request_id!r} has images, and the model reads none")
+            seq.position.set_prompt_keys(keys_of(seq.request.prompt, seq.request.images, config.rows_per_tile))
         seq.position.max_tokens = min(seq.prompt_len + max(0, seq.request.max_new_tokens), limit)
         seq.arrival = self._arrivals
         self._arrivals += 1

@@ -37,11 +37,18 @@ class Planner:
         return self._compute_prompts(step, self._continue_decodes(step))
 
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
-        """Plan the next token of all that have one. Return the others that have more to compute, by turn."""
+        """Plan the next token of all that have one. Return the others that have more to compute, by turn.
+
+        Rows of an image are a prompt even where one position is left, as in decodes: it may have to wait for a place.
+        """
         ranked = self._running_set.ranked()
+        decodes, prompts = list(ranked), []
+        if self._running_set.before_images:
+            self._running_set.pass_images()
+            prompts = [seq for seq in self._running_set.before_images if seq.num_remaining]
+            decodes = [seq for seq in ranked if seq not in prompts]
         drafts = self._drafts(step, ranked)
-        prompts = []
-        for seq in list(ranked):
+        for seq in decodes:
             if seq.state is not SequenceState.RUNNING:
                 break  # retracted in favour of an earlier one, like all sequences after it
             remaining = seq.num_remaining
@@ -88,10 +95,11 @@ class Planner:
                 break
             if seq is not newcomer:
                 prompts.remove(seq)
-                self._compute(step, seq, [])
+                if step.budget.begins(seq, seq.position.computed):
+                    self._compute(step, seq, [])
                 continue
             is_new = not seq.has_begun
-            if not (step.budget.has_room(seq) and self._running_set.admit(seq)):
+            if not (step.budget.has_room(seq) and self._can_begin(step, seq) and self._running_set.admit(seq)):
                 newcomer = None  # no other sequence overtakes it
                 continue
             if is_new:
@@ -100,10 +108,18 @@ class Planner:
             self._compute(step, seq, list(seq.pages), slot_init(seq))
         return begun
 
+    def _can_begin(self, step: StepBuilder, seq: Sequence) -> bool:
+        """Return whether a waiting sequence finds the features that its first chunk needs: none can be admitted without
+        a chunk."""
+        return not seq.request.images or step.budget.begins(seq, self._kv.reusable(seq))
+
     def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:
         """Plan the next chunk of a prompt."""
         chunk = step.budget.take(seq)
-        self._waiting.computed(seq, chunk.length)
+        tokens: float = chunk.length
+        if seq.request.images and step.tower is not None:
+            tokens += step.tower.add(len(step.plans), seq, seq.position.computed + chunk.length)
+        self._waiting.computed(seq, tokens)
         self._plan(step, seq, chunk, pages, init)
 
     def _plan(

@@ -16,6 +16,7 @@ from numaserve.server.scheduler.sequence import (
     SchedulerConfig,
     Sequence,
 )
+from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.reports import NO_DRAFT, Draft
 
 _PIECES = 4  # of a page, where a page takes too long: smaller ones would leave more of the kernels' tiles empty
@@ -46,6 +47,10 @@ class StepBudget:
 
     Newcomers wait for the step in flight. Where the operator leaves the size of steps out, a step with more than
     `least_step_tokens` tokens therefore takes at most `ECONOMICAL_STEP_S`.
+
+    Runs of the vision tower take their time from the same limits: a prefill is cut before the first tile whose run does
+    not fit. Where the next position of the first prefill needs a run, that run is planned however long it takes, so
+    that an image ends.
     """
 
     def __init__(
@@ -55,10 +60,12 @@ class StepBudget:
         work: StepWork,
         draft_costs: CostModel | None = None,
         tokens: int | None = None,
+        *,
+        tower: TowerRuns | None = None,
     ) -> None:
-        """Begin a step. `work` is the work that was planned so far, and grows with the step. `draft_costs` are those of
-        the workers' drafter, if there is one, which reads prompts too. `tokens`: the limit of this step; None for
-        `shared_step_tokens`."""
+        """Begin a step. `work` is the work that was planned so far, and grows with the step; `tower` does, too, if the
+        model has one. `draft_costs` are those of the workers' drafter, if there is one, which reads prompts too.
+        `tokens`: the limit of this step; None for `shared_step_tokens`."""
         self._whole_prompts = config.whole_prompts
         self._most_tokens = self._tokens = config.shared_step_tokens if tokens is None else tokens
         # What is left of the shortest limit on a step; where that is the only limit, the same as `_tokens`.
@@ -69,7 +76,9 @@ class StepBudget:
         self._costs = costs
         self._work = work
         self._draft_costs = draft_costs
+        self._tower = tower
         self._has_decodes = False
+        self._has_prefill = False
         self._decodes_s: float | None = None
         self._limit_s: float | None = None
         self._out_of_time = False
@@ -84,6 +93,17 @@ class StepBudget:
         needs an empty step."""
         return not self._whole_prompts or seq.num_remaining <= self._tokens or self._tokens == self._most_tokens
 
+    def begins(self, seq: Sequence, start: int) -> bool:
+        """Return whether the position `start` of a prompt can be in this step: no tile of an image has a row there, or
+        its features are found or can be made."""
+        if self._tower is None or not seq.request.images:
+            return True
+        runs, end = self._tower.ahead(seq, start, start + 1)
+        if runs and self._has_prefill:
+            seconds = self._costs.predict(self._work.terms()) + self._tower.seconds(seq, start, start + 1)
+            return end > start and seconds <= self._limit_of_runs(seq)
+        return end > start
+
     def beyond(self, sequences: int) -> int:
         """Return the tokens with logits that are left if `sequences` sequences have one each."""
         return max(0, min(self._tokens, self._rows) - sequences)
@@ -95,15 +115,17 @@ class StepBudget:
         return chunk._replace(draft=draft)
 
     def take(self, seq: Sequence) -> Chunk:
-        """Return a chunk of the sequence's remaining positions that fit: at least one while the budget `is_open`, and
-        all of a whole prompt that `has_room`."""
+        """Return a chunk of the sequence's remaining positions that fit: at least one while the budget `is_open` if the
+        sequence `begins`, and all of a whole prompt that `has_room`."""
         remaining = seq.num_remaining
         if self._whole_prompts:
             self._spend(remaining)
             return Chunk(remaining, sample=False, logprob_rows=0)
         length = min(remaining, self._tokens)
         if remaining > 1:
-            length = self._in_time(seq, self._spare_newcomers(seq, length))
+            length = self._spare_newcomers(seq, self._with_places(seq, length))
+            length = self._with_runs(seq, self._in_time(seq, length))
+            self._has_prefill = True
         else:
             self._has_decodes = True
         logprob_rows = 0
@@ -120,7 +142,7 @@ class StepBudget:
         """Return the number of a prefill's next `length` positions that newcomers may wait for. The step ends with
         them if there are more."""
         least = max(self._short, 1)
-        if length <= least or self._seconds(seq, length) <= ECONOMICAL_STEP_S:
+        if length <= least or self._total(seq, length) <= ECONOMICAL_STEP_S:
             return length
         self._tokens = max(self._fitting(seq, length, ECONOMICAL_STEP_S), least)
         return self._tokens
@@ -133,20 +155,50 @@ class StepBudget:
         """Return the number of a prefill's next `length` positions that there is time for."""
         if self._out_of_time:
             return 0
-        if seq.position.resuming or not (self._has_decodes and self._costs.predicts):
-            return length
-        if self._limit_s is None:
-            self._limit_s = self._limit(seq)
-        if self._seconds(seq, length) <= self._limit_s:
+        limit_s = self._limit_of(seq)
+        if limit_s is None or self._total(seq, length) <= limit_s:
             return length
         self._out_of_time = True
-        return self._fitting(seq, length, self._limit_s)
+        return self._fitting(seq, length, limit_s)
+
+    def _with_places(self, seq: Sequence, length: int) -> int:
+        """Return the number of a prefill's next `length` positions before the first tile that finds no place."""
+        if self._tower is None:
+            return length
+        start = seq.position.computed
+        return self._tower.ahead(seq, start, start + length).end - start
+
+    def _with_runs(self, seq: Sequence, length: int) -> int:
+        """Return the number of a prefill's next `length` positions before the first run of the tower that does not fit.
+        The run that the next position needs is planned, and so is the first one of a step without decodes."""
+        if self._tower is None or not seq.request.images:
+            return length
+        start, limit_s = seq.position.computed, self._limit_of_runs(seq)
+        runs = self._tower.ahead(seq, start, start + length).runs
+        is_first = not self._tower.works and not self._has_decodes
+        for position in runs[1:] if runs and (is_first or runs[0] == start) else runs:
+            if self._total(seq, position + 1 - start) > limit_s:
+                self._out_of_time = True
+                return position - start
+        return length
+
+    def _limit_of_runs(self, seq: Sequence) -> float:
+        limit_s = self._limit_of(seq)
+        return ECONOMICAL_STEP_S if limit_s is None else limit_s
+
+    def _limit_of(self, seq: Sequence) -> float | None:
+        """Return the seconds of the step for the sake of its decodes; None if a prefill may take any time."""
+        if seq.position.resuming or not (self._has_decodes and self._costs.predicts):
+            return None
+        if self._limit_s is None:
+            self._limit_s = self._limit(seq)
+        return self._limit_s
 
     def _fitting(self, seq: Sequence, length: int, limit_s: float) -> int:
         """Return the longest chunk of a sequence's next `length` positions with which the step takes at most `limit_s`
         seconds, or the shortest chunk; all positions if there is no place to cut."""
         start, cuts = seq.position.computed, self._cuts(seq, length, limit_s)
-        fitting = bisect_right(cuts, limit_s, key=lambda end: self._seconds(seq, end - start))
+        fitting = bisect_right(cuts, limit_s, key=lambda end: self._total(seq, end - start))
         return cuts[max(fitting, 1) - 1] - start if cuts else length
 
     def _limit(self, seq: Sequence) -> float:
@@ -191,8 +243,15 @@ class StepBudget:
         shortest = bisect_left(inside, least_s, key=lambda end: self._seconds(seq, end - start))
         return [*inside[shortest:], *page_ends]
 
+    def _total(self, seq: Sequence, length: int) -> float:
+        """Return the time of the step with `length` positions of `seq`, and with the tower's runs."""
+        if self._tower is None:
+            return self._seconds(seq, length)
+        start = seq.position.computed
+        return self._seconds(seq, length) + self._tower.seconds(seq, start, start + length)
+
     def _seconds(self, seq: Sequence, length: int) -> float:
-        """Return the time of the step with `length` positions of `seq`."""
+        """Return the time of the step with `length` positions of `seq`, and without the tower."""
         rows = length if seq.request.prompt_logprobs else 1
         seconds = self._costs.predict(self._work.terms(seq.position.computed, length, rows))
         if self._draft_costs is None:

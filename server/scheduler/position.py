@@ -29,22 +29,12 @@ class Position:
         "tokens",
     )
 
-    def __init__(
-        self, prompt: Iterable[int], generated: Iterable[int] = (), prompt_keys: Iterable[Key] | None = None
-    ) -> None:
-        """Start at the first token. `generated` is output that another server has sampled.
-
-        `prompt_keys` are the keys of the prompt's positions; None: the tokens themselves. Raises `ValueError` if they
-        are not as many as the tokens.
-        """
+    def __init__(self, prompt: Iterable[int], generated: Iterable[int] = ()) -> None:
+        """Start at the first token. `generated` is output that another server has sampled."""
         self.tokens = list(prompt)  # prompt and then output, as far as it is known; the list is never replaced
         self.prompt_len = len(self.tokens)
         self.tokens += generated
         self.keys: list[Key] | list[int] = self.tokens  # one list where all keys are tokens
-        if prompt_keys is not None:
-            self.keys = [*prompt_keys, *self.tokens[self.prompt_len :]]
-            if len(self.keys) != len(self.tokens):
-                raise ValueError(f"a prompt of {self.prompt_len} tokens needs {self.prompt_len} keys")
         self.max_tokens = 0  # length at which the sequence ends, prompt and output
         self.computed = 0  # positions whose KV is written once every plan sent has run
         self.drafts = 0  # of these, draft tokens in flight: any of them may be rejected
@@ -55,6 +45,15 @@ class Position:
         self.logprob_rows_received = 0
         self.resuming = len(self.tokens) > self.prompt_len  # its output had begun when its KV was lost with the workers
         self.rejected = Counter[str]()  # rejected draft tokens, by drafter
+
+    def set_prompt_keys(self, prompt_keys: Iterable[Key]) -> None:
+        """Set the keys of the prompt's positions, in place of its tokens.
+
+        Raises `ValueError` if they are not as many as the tokens.
+        """
+        self.keys = [*prompt_keys, *self.tokens[self.prompt_len :]]
+        if len(self.keys) != len(self.tokens):
+            raise ValueError(f"a prompt of {self.prompt_len} tokens needs {self.prompt_len} keys")
 
     @property
     def next(self) -> int:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from numaserve.server.scheduler.cache.keys import Key
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.scheduler.matcher import TokenMatcher
 from numaserve.workers.interface.protocol import SamplingParams, VectorForm
 
@@ -45,7 +45,7 @@ class Request:
     prediction: Sequence[int] = ()  # the output that the client expects
     generated: tuple[int, ...] = ()  # tokens that the output begins with: they were generated elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
-    prompt_keys: Sequence[Key] | None = None  # by which the radix tree finds the prompt; None: its tokens
+    images: tuple[PlacedTile, ...] = ()  # of the prompt, ascending; the features of a tile stand for as many tokens
     # The scope of the prefixes and texts that the sequence finds, and leaves to others. It is made once, because the
     # radix tree reads it at each attempt to admit the sequence.
     scope: CacheScope = field(init=False)

@@ -28,6 +28,7 @@ class RunningSet:
         self._kv = kv
         self._waiting = waiting
         self.running: list[Sequence] = []  # in order of turns
+        self.before_images: list[Sequence] = []  # of these, the sequences that have rows of images to compute
         self.free_slots = list(range(config.capacity.max_slots - 1, -1, -1))
         self.retractions = 0
         self._turns = 0
@@ -59,6 +60,8 @@ class RunningSet:
             seq.turn = self._turns
             self._turns += 1
         insort(self.running, seq, key=lambda each: each.turn)
+        if seq.request.images:
+            self.before_images.append(seq)
         self._levels.add(seq)
         seq.state = SequenceState.RUNNING
         seq.slot = self.free_slots.pop()
@@ -107,6 +110,12 @@ class RunningSet:
         self._levels.grown(seq, len(pages))
         return pages, found
 
+    def pass_images(self) -> None:
+        """Note which sequences have computed all rows of their images."""
+        rows = self._config.rows_per_tile
+        ends = [(seq, seq.request.images[-1].start + rows) for seq in self.before_images]
+        self.before_images = [seq for seq, end in ends if seq.position.next < end]
+
     def suspend(self, seq: Sequence) -> None:
         """Send a sequence back to the queue with all its tokens."""
         self.leave(seq)
@@ -116,6 +125,8 @@ class RunningSet:
     def leave(self, seq: Sequence) -> None:
         """Take slot and pages from a sequence."""
         self.running.remove(seq)
+        if seq in self.before_images:
+            self.before_images.remove(seq)
         self._levels.remove(seq)
         self._kv.release(seq)
         self.free_slots.append(seq.slot)

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.drafting import make_speculation
 from numaserve.server.scheduler.errors import ResultMismatch
+from numaserve.server.scheduler.feature_pool import FeaturePool
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.live_sequences import LiveSequences
 from numaserve.server.scheduler.planner import Planner
@@ -23,6 +25,7 @@ from numaserve.server.scheduler.step import InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.step_size import StepSize
 from numaserve.server.scheduler.suspects import Finding, Suspects
+from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.reports import (
     ConstraintReport,
@@ -33,9 +36,6 @@ from numaserve.server.speculation.reports import (
     WorkersDied,
     WorkersIdled,
 )
-from numaserve.server.speculation.speculation import Speculation
-from numaserve.server.speculation.worker_drafts import WorkerDrafts
-from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
@@ -79,12 +79,14 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = KVCache(config, log)
-        self.step_costs = StepCosts(draft_model=config.worker_drafter is not None)
+        self.features = FeaturePool(config.capacity.feature_tiles)
+        has_tower = config.capacity.feature_tiles > 0
+        self.step_costs = StepCosts(draft_model=config.worker_drafter is not None, tower=has_tower)
         self.costs = self.step_costs.served
         self.step_size = StepSize(config, self.step_costs)
         self.waiting = WaitingQueue()
         self.running_set = RunningSet(config, self.kv, self.waiting)
-        self._speculation = None if drafters is None else _speculation(config, self.step_costs, drafters)
+        self._speculation = None if drafters is None else make_speculation(config, self.step_costs, drafters)
         self._planner = Planner(config, self.kv, self.waiting, self.running_set, self._speculation)
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
@@ -94,7 +96,9 @@ class Scheduler:
         self._suspects = Suspects()
         self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
         learns = self._speculation is not None
-        self._answers = Answers(self.kv, self.running_set, self.live, self._suspects, self.in_flight, learns=learns)
+        self._answers = Answers(
+            self.kv, self.running_set, self.live, self._suspects, self.in_flight, features=self.features, learns=learns
+        )
 
     @property
     def running(self) -> list[Sequence]:
@@ -146,7 +150,11 @@ class Scheduler:
         if self.held:
             self.live.let_in(self._suspects.next_on_trial())
         self.kv.begin_step(self.running)
-        step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model, self.step_size.tokens)
+        tokens, tower = self.step_size.tokens, None
+        if self.step_costs.tower is not None:
+            tower = TowerRuns(self.features, self.config.rows_per_tile, self.step_costs.of_run(tokens))
+        draft_costs = self.step_costs.draft_model
+        step = StepBuilder(self._next_step, self.config, self.costs, draft_costs, tokens, tower=tower)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         self.unchecked += step.unchecked
@@ -173,6 +181,8 @@ class Scheduler:
             raise ResultMismatch(f"received the result of step {result.step_id} while no step was pending")
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
+        if record.places:
+            self.features.unlock(record.places)
         updates: list[SequenceUpdate] = []
         if record.entries:  # it is neither void nor a beat
             predicted = None if self._speculation is None else self.step_costs.predicted(record)
@@ -205,7 +215,7 @@ class Scheduler:
             return []
         failed, *later = self.in_flight
         self.reset_workers()
-        self.in_flight.extend(InFlight(record.step_id, void=True) for record in later)
+        self.in_flight.extend(InFlight(record.step_id, void=True, tiles=record.tiles) for record in later)
         ended = [entry.seq for entry in failed.entries if entry.seq.state is not SequenceState.FINISHED]
         self._end(ended)
         return ended
@@ -238,6 +248,7 @@ class Scheduler:
         for seq in self.waiting:  # also the sequences that were set aside
             seq.position.suspended(plans_lost=True, ran=seq in ran)
         self.kv.flush()
+        self.features.flush()
 
     def flush_cache(self) -> bool:
         """Drop all cached prefixes; False, and nothing done, while a sequence runs."""
@@ -285,15 +296,3 @@ class Scheduler:
         for seq in sequences:
             self.live.end(seq)
         self._observe(SequencesEnded(sequences))
-
-
-def _speculation(config: SchedulerConfig, costs: StepCosts, drafters: Drafters) -> Speculation:
-    workers = None
-    if config.worker_drafter is not None and costs.draft_model is not None:
-        workers = WorkerDrafts(
-            WORKER_DRAFTERS[config.worker_drafter],
-            costs.draft_model,
-            page_size=config.page_size,
-            shares_pages=config.enable_prefix_cache,
-        )
-    return Speculation(drafters, costs.served, workers, vocab_size=config.vocab_size, max_drafts=config.max_drafts)

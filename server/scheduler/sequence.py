@@ -45,6 +45,7 @@ class SchedulerConfig:
     tokens_between_marks: int = 4096  # of a long prompt; smaller in tests only
     windows: tuple[Window, ...] = ()  # of layers with page tables of their own; empty: all use the common one
     block_pages: int = BLOCK_PAGES  # smaller in tests only
+    rows_per_tile: int = 0  # feature rows of a tile of an image; 0: the model reads no images
 
     def __post_init__(self) -> None:
         capacity, most = self.capacity, self.shared_step_tokens
@@ -59,6 +60,8 @@ class SchedulerConfig:
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, not {size}")
+        if capacity.feature_tiles and self.rows_per_tile < 1:
+            raise ValueError(f"rows_per_tile must be at least 1 with feature tiles, not {self.rows_per_tile}")
         if self.least_step_tokens is not None and not 1 <= self.least_step_tokens <= most:
             raise ValueError(f"least_step_tokens must be between 1 and {most}, not {self.least_step_tokens}")
         if self.whole_prompts and (
@@ -159,7 +162,7 @@ class Sequence:
     def __post_init__(self) -> None:
         request = self.request
         # As if the sequence had been sent back to the queue: draws and tokens before count as on the other server.
-        self.position = Position(request.prompt, request.generated, request.prompt_keys)
+        self.position = Position(request.prompt, request.generated)
         self.tokens = self.position.tokens
         self.prompt_len = self.position.prompt_len
 

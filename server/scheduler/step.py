@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.errors import ResultMismatch
+from numaserve.server.scheduler.images import Tile
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered, Unchecked
 from numaserve.server.speculation.worker_reading import WorkerReading
 from numaserve.workers.interface.protocol import (
@@ -103,6 +105,8 @@ class InFlight:
     by_workers: int = 0  # of these, the draft tokens that workers make
     expected: float = 0.0  # of these, the expected number of accepted tokens
     drafted_by_workers: set[Sequence] = field(default_factory=set)  # their drafter has read these to the end
+    tiles: ListOf[Tile] = ()  # of the tower's runs, whose pixels workers read; see `FeaturePool`
+    places: ListOf[int] = ()  # of the feature pool, locked
 
     @property
     def rows(self) -> int | None:
@@ -119,7 +123,7 @@ class InFlight:
         ratio = predicted
         if predicted:
             # The wait for masks after draft tokens counts: it is part of the price of draft tokens.
-            ratio = (result.worker_ns - result.draft_ns) * 1e-9 / predicted
+            ratio = (result.worker_ns - result.draft_ns - result.tower_ns) * 1e-9 / predicted
         kept = None
         if self.drafts and not any(each.late for each in result.seqs):
             kept = sum(len(each.following) for each in result.seqs)
@@ -161,13 +165,16 @@ class StepBuilder:
         costs: CostModel,
         draft_costs: CostModel | None = None,
         tokens: int | None = None,
+        *,
+        tower: TowerRuns | None = None,
     ) -> None:
-        """Begin a plan. `draft_costs` are those of the workers' drafter, if there is one. `tokens`: the most tokens of
-        this step; None for `shared_step_tokens`."""
+        """Begin a plan. `draft_costs` are those of the workers' drafter, and `tower` is the vision tower's part of the
+        plan, if there are such. `tokens`: the most tokens of this step; None for `shared_step_tokens`."""
         self._slots = config.capacity.max_slots
         self._work = costs.begin()
         self.reading: WorkerReading | None = None  # the part of the workers' drafter
-        self.budget = StepBudget(config, costs, self._work, draft_costs, tokens)
+        self.tower = tower
+        self.budget = StepBudget(config, costs, self._work, draft_costs, tokens, tower=tower)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
         self.states: list[StateWork] = []
@@ -234,6 +241,11 @@ class StepBuilder:
             more["states"] = self.states
         if self.windows:
             more["windows"] = self.windows
+        if self.tower is not None and self.tower.placed:
+            self.in_flight.tiles, self.in_flight.places = self.tower.tiles, self.tower.places
+            more["placed"] = self.tower.placed
+            if self.tower.works:
+                more["tower"] = self.tower.works
         return StepPlan(self.in_flight.step_id, self.plans, **more)
 
 

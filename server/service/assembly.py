@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
@@ -20,10 +21,12 @@ from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.generation.purpose import Purpose
 from numaserve.server.generation.token_choice import Sampling
+from numaserve.server.images.store import ImageStore
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.bind import GatewayLink
+from numaserve.server.service.images import make_vision
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.speculation.server_drafters import ServerDrafters
@@ -34,7 +37,8 @@ from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.progress_board import create_progress_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.interface.drafters import WORKER_DRAFTERS
-from numaserve.workers.interface.protocol import mask_rows
+from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.protocol import Launch, mask_rows
 from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.planning.topology import Topology
 
@@ -55,6 +59,7 @@ class Checked:
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
+    images: ImageInput | None  # None: the model takes no images
     purpose: Purpose
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
@@ -93,8 +98,10 @@ def make_engine(
     trace: TraceSink | None = None,
     *,
     link: GatewayLink | None = None,
+    store: ImageStore | None = None,
 ) -> Engine:
-    """Return the engine, not yet started. `worker_command` is the command of a worker."""
+    """Return the engine, not yet started. `worker_command` is the command of a worker; workers read images from the
+    `store`."""
     config, deployment, drafters = checked.config, checked.deployment, checked.drafters
     scheduler = Scheduler(
         SchedulerConfig(
@@ -104,6 +111,7 @@ def make_engine(
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             whole_prompts=deployment.whole_prompts,
             windows=deployment.windows,
+            rows_per_tile=0 if store is None else store.settings.rows_per_tile,
             vocab_size=checked.vocab_size,
             worker_drafter=deployment.launches[0].drafter or None,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
@@ -114,8 +122,11 @@ def make_engine(
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
     board_factory = partial(create_mask_board, mask_rows(deployment.capacity.max_slots), checked.vocab_size)
+    launches: Sequence[Launch] = deployment.launches
+    if store is not None:
+        launches = [structs.replace(each, image_fd=store.fd, image_tiles=store.num_tiles) for each in launches]
     spec = GroupSpec(
-        deployment.launches,
+        launches,
         ring_factory if world_size > 1 else None,
         worker_command,
         board_factory,
@@ -160,6 +171,7 @@ def make_http_server(
     checked: Checked,
     engine: Engine,
     listeners: Sequence[Listener],
+    store: ImageStore | None = None,
     *,
     traced: bool = False,
     link: GatewayLink | None = None,
@@ -175,6 +187,7 @@ def make_http_server(
     from numaserve.server.service.http import HttpServer  # noqa: PLC0415
 
     config = checked.config
+    vision = None if store is None else make_vision(config, store, checked.tokenizer, checked.metrics)
     context = ApiContext(
         engine=engine,
         tokenizer=checked.tokenizer,
@@ -202,6 +215,7 @@ def make_http_server(
         reasoning_format=checked.reasoning_format,
         response_template=checked.response_template,
         purpose=checked.purpose,
+        vision=vision,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

@@ -29,6 +29,7 @@ from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
+from numaserve.server.service.images import check_special_tokens, create_image_store
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.by_model import with_model_defaults
@@ -107,6 +108,8 @@ def _check(started: Started) -> Checked:
     if generates:
         tokenizer.check_decoder()
     check_pair_types(tokenizer, model, path)
+    if model.images is not None:
+        check_special_tokens(model.images, tokenizer)
     if options.draft is not None and not options.draft.config.decoder.borrows:
         check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)
         check_vocabulary(tokenizer, Path(options.draft.model))
@@ -123,6 +126,7 @@ def _check(started: Started) -> Checked:
         path,
         tokenizer,
         model.vocab_size,
+        model.images,
         purpose,
         sampling_defaults,
         calls,
@@ -151,7 +155,8 @@ class Service:
         bar = link is None and is_text(checked.config.log_format)
         self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
-        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, link=link)
+        self._images = None if checked.images is None else create_image_store(checked.config, checked.images)
+        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, link=link, store=self._images)
         self._traced = trace is not None
         self._link = link
         self._signals = StopSignals()
@@ -164,7 +169,7 @@ class Service:
         with self._display:
             starting = loop.create_task(self._engine.start())
             # Imported in a thread, so that the event loop can serve the workers meanwhile.
-            parts = (self._checked, self._engine, self._listeners)
+            parts = (self._checked, self._engine, self._listeners, self._images)
             http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, link=self._link)
             serving = loop.create_task(http.run_until_stopped())
             # Before the server is ready: making the tables for constraints holds the GIL for some tenths of a second,
@@ -222,6 +227,8 @@ class Service:
             http.hurry()
             await self._engine.stop(at_once=True)
         await both
+        if self._images is not None:
+            self._images.close()
         self._service_manager.close()
 
     def _makes_progress(self) -> bool:

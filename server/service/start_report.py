@@ -6,10 +6,14 @@ On a terminal the report is a block of aligned lines; in a JSON log it is one re
 import logging
 
 from numaserve.server.common.version import installed_version
+from numaserve.server.images.geometry import most_tiles
 from numaserve.server.service.assembly import Checked
+from numaserve.server.service.images import store_tiles
 from numaserve.server.service.process.logs import block
+from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.deployment import Deployment, RankResources
+from numaserve.workers.planning.images import total
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.topology import format_cpu_list
@@ -65,6 +69,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         ("KV cache", f"{capacity.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
         *_window_rows(deployment),
         *_state_rows(deployment, states),
+        *_image_rows(checked),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
     ]
 
@@ -81,12 +86,34 @@ def _state_rows(deployment: Deployment, nbytes: int) -> list[tuple[str, str]]:
     return [("states", f"{running} running and {cached} cached, {format_bytes(nbytes)}")] if nbytes else []
 
 
+def _image_rows(checked: Checked) -> list[tuple[str, str]]:
+    images, config = checked.images, checked.config
+    if images is None:
+        return []
+    of_ranks = total(rank.images for rank in checked.deployment.ranks)
+    largest = most_tiles(images, config.max_image_pixels)
+    return [
+        (
+            "images",
+            f"at most {config.max_images} in a request, each of up to {_count(largest, 'tile')} of {images.tile} x"
+            f" {images.tile} pixels and {images.rows_per_tile} tokens",
+        ),
+        (
+            "image store",
+            f"{format_bytes(of_ranks.pixels)} for {_count(store_tiles(config, images), 'tile')}, besides"
+            f" {format_bytes(of_ranks.features)} for features and {format_bytes(of_ranks.runs)} for runs of the tower",
+        ),
+    ]
+
+
 def _on_node(ranks: list[RankResources]) -> str:
     weights, kv_cache, states = _sizes(ranks)
     numbers, cpus = format_cpu_list(each.rank for each in ranks), format_cpu_list(_cpus(ranks))
     name = "rank" if len(ranks) == 1 else "ranks"
     sizes = f"weights {format_bytes(weights)}, KV cache {format_bytes(kv_cache)}"
-    return f"{name} {numbers} on cores {cpus}: {sizes}{f', states {format_bytes(states)}' if states else ''}"
+    images = total(each.images for each in ranks).besides_weights
+    more = [f", {each} {format_bytes(nbytes)}" for each, nbytes in (("states", states), ("images", images)) if nbytes]
+    return f"{name} {numbers} on cores {cpus}: {sizes}{''.join(more)}"
 
 
 def _count(number: int, name: str) -> str:
@@ -130,4 +157,21 @@ def _fields(checked: Checked) -> dict[str, object]:
         "state_bytes": states,
         "speculative": list(checked.drafters) or "off",
         "draft_model": config.draft_model if "draft_model" in checked.drafters else None,
+        **({} if checked.images is None else {"images": _image_fields(checked, checked.images)}),
+    }
+
+
+def _image_fields(checked: Checked, images: ImageInput) -> dict[str, object]:
+    config, of_ranks = checked.config, total(rank.images for rank in checked.deployment.ranks)
+    return {
+        "max_images": config.max_images,
+        "max_tiles": most_tiles(images, config.max_image_pixels),
+        "tile": images.tile,
+        "tile_tokens": images.rows_per_tile,
+        "store_tiles": store_tiles(config, images),
+        "feature_tiles": checked.deployment.capacity.feature_tiles,
+        "tower_bytes": of_ranks.tower,
+        "run_bytes": of_ranks.runs,
+        "feature_bytes": of_ranks.features,
+        "pixel_bytes": of_ranks.pixels,
     }

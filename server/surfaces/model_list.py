@@ -5,9 +5,18 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
+from numaserve.server.images.types import ImageLimits
 from numaserve.server.surfaces.streaming import json_response, utc_text
 
 _VERSION = "anthropic-version"
+
+
+def input_fields(images: ImageLimits | None, max_body_bytes: int) -> dict[str, object]:
+    """Return the fields of a model that state what it takes: texts alone, or `images` too, within these limits."""
+    if images is None:
+        return {"input_modalities": ["text"], "image_limits": None}
+    limits = {"max_images": images.images, "max_file_bytes": images.file_bytes, "max_body_bytes": max_body_bytes}
+    return {"input_modalities": ["text", "image"], "image_limits": limits}
 
 
 def models_answer(request: Request, models: Sequence[Mapping[str, Any]]) -> Response:

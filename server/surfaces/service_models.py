@@ -12,6 +12,14 @@ from numaserve.server.http.auth.keys import PrefixSharing
 from pydantic import BaseModel, ConfigDict
 
 
+class ListedImageLimits(BaseModel):
+    """The limits of the images of a request: their number, and the bytes of an image file and of the whole body."""
+
+    max_images: int
+    max_file_bytes: int
+    max_body_bytes: int
+
+
 class Model(BaseModel):
     """A model name that requests can use."""
 
@@ -22,6 +30,8 @@ class Model(BaseModel):
     root: str
     parent: str | None
     max_model_len: int
+    input_modalities: list[Literal["text", "image"]]
+    image_limits: ListedImageLimits | None
 
 
 class ModelList(BaseModel):

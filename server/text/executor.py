@@ -28,12 +28,14 @@ class Executor:
     are thus freed at once. A piece that has begun is finished.
     """
 
-    def __init__(self, name: str, *, threads: int, max_requests: int, waiting: str = "texts") -> None:
+    def __init__(
+        self, name: str, *, threads: int, max_requests: int, waiting: str = "texts", each: int | None = None
+    ) -> None:
         """Create an idle executor. `name` prefixes the threads' names; `waiting` names the waiting work in errors for
-        clients."""
+        clients. At most `each` of the threads work for one caller; None: all."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = waiting
-        self._semaphore = FairSemaphore(threads)
+        self._semaphore = FairSemaphore(threads, each)
         self._max_requests = max_requests
         self._requests: Counter[str] = Counter()
         self._closed = False
@@ -56,14 +58,18 @@ class Executor:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, called in one of the threads. Raises `NotReady` once the executor is closed."""
-        await self._semaphore.acquire(CALLER.get().name)
+        caller = CALLER.get().name
+        await self._semaphore.acquire(caller)
         if self._closed:
-            self._semaphore.release()
+            self._semaphore.release(caller)
             raise NotReady("The server is shutting down.")
         running = asyncio.wrap_future(self._pool.submit(work))
         # The thread becomes free when the piece ends, even if the request was cancelled before.
-        running.add_done_callback(lambda _: self._semaphore.release())
-        return await asyncio.shield(running)
+        running.add_done_callback(lambda _: self._semaphore.release(caller))
+        try:
+            return await asyncio.shield(running)
+        finally:
+            del running  # an error of the work refers to this frame, and the future to the error
 
     def close(self) -> None:
         """Start nothing more; running pieces are not waited for."""

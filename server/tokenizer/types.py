@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from numaserve.workers.interface.errors import OperatorError
 
@@ -51,7 +51,26 @@ class PairForm:
         return [*begin, *second, *self.after], len(begin) if self.typed else 0
 
 
-class TokenizerProtocol(Protocol):
+class RendersChats(Protocol):
+    """A chat template."""
+
+    def render_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
+    ) -> str:
+        """Return the conversation as written by the model's template, special tokens included; `encode` must not add
+        them.
+
+        `arguments` are values of variables that the template uses and the server leaves open. Raises
+        `ChatTemplateError`.
+        """
+
+
+class TokenizerProtocol(RendersChats, Protocol):
     """A loaded tokenizer with its chat template. Several threads may call any method at once."""
 
     vocab_size: int  # number of token ids; every id is in [0, vocab_size)
@@ -78,21 +97,6 @@ class TokenizerProtocol(Protocol):
 
     def definition(self) -> str:
         """Return the tokenizer as the text of a tokenizer.json, whatever format it was loaded from."""
-
-    def render_chat(
-        self,
-        messages: list[dict[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        """Return the conversation as written by the model's template, special tokens included; `encode` must not add
-        them.
-
-        `arguments` are values of variables that the template uses and the server leaves open. Raises
-        `ChatTemplateError`.
-        """
 
     def close(self) -> None:
         """Release processes and memory; nothing can be rendered afterwards."""

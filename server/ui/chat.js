@@ -2,11 +2,14 @@
 
 import { Refused, events } from "./api.js";
 import { byId } from "./dom.js";
+import { Tray } from "./images.js";
+import { imageRoom, requestMessages } from "./messages.js";
 import { requestFields } from "./settings.js";
 import { keep } from "./store.js";
 import { AnswerTurn, userTurn } from "./turn.js";
 
 const WAIT_MS = 1000;
+const MISTAKES = new Set([400, 413]); // of the request itself: the same one would be refused again
 const NEAR_END = 80; // pixels from the end within which the view follows what is written
 
 export class Chat {
@@ -18,6 +21,7 @@ export class Chat {
     this.aborting = null;
     this.turns = byId("turns");
     this.prompt = byId("prompt");
+    this.tray = new Tray(() => imageRoom(this.messages, this.tray.limits));
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -37,15 +41,22 @@ export class Chat {
     this.showAll();
   }
 
-  /** Send what is in the field. */
+  /** Offer to add images within the limits of the model; null: it takes none. */
+  offerImages(limits) {
+    this.tray.offer(limits);
+  }
+
+  /** Send what is in the field, and the images above it. */
   send() {
     const text = this.prompt.value.trim();
-    if (!text || this.aborting) return;
+    if (this.aborting || !(text || this.tray.hasImages())) return;
     this.prompt.value = "";
     this.fitPrompt();
-    this.messages.push({ role: "user", content: text });
+    const images = this.tray.take();
+    const message = { role: "user", content: text, ...(images.length && { images }) };
+    this.messages.push(message);
     this.keep();
-    this.add(userTurn(text));
+    this.add(userTurn(message));
     this.answer();
   }
 
@@ -58,6 +69,7 @@ export class Chat {
   clear() {
     this.stop();
     this.messages.length = 0;
+    this.tray.clear();
     this.showAll();
     this.keep();
     this.prompt.focus();
@@ -95,6 +107,7 @@ export class Chat {
       if (problem.name === "AbortError") ended = "stopped";
       else error = problem.message;
       if (problem instanceof Refused && problem.status === 401) this.needKey();
+      if (problem instanceof Refused && MISTAKES.has(problem.status)) this.markRefused();
     }
     clearInterval(waiting);
     cancelAnimationFrame(frame);
@@ -105,6 +118,12 @@ export class Chat {
     turn.finish([paceText(pace), ended].filter(Boolean).join(" · "), error);
     if (!isCurrent || !turn.element.isConnected) return; // the conversation was forgotten meanwhile
     this.finish(turn, answer, error);
+  }
+
+  markRefused() {
+    const last = this.messages.at(-1);
+    if (last?.role === "user") last.isRefused = true;
+    this.keep();
   }
 
   finish(turn, answer, error) {
@@ -144,7 +163,7 @@ export class Chat {
     const first = system?.trim() ? [{ role: "system", content: system }] : [];
     return {
       model: this.model(),
-      messages: [...first, ...asked(this.messages)],
+      messages: [...first, ...requestMessages(this.messages, this.tray.limits)],
       stream: true,
       stream_options: { include_usage: true, continuous_usage_stats: true },
       ...requestFields(this.settings),
@@ -158,7 +177,7 @@ export class Chat {
     let turn = null;
     let results = [];
     for (const [at, message] of this.messages.entries()) {
-      if (message.role === "user") this.add(userTurn(message.content));
+      if (message.role === "user") this.add(userTurn(message));
       else if (message.role === "assistant") {
         results = [];
         turn = this.showAnswer(message, at);
@@ -211,17 +230,6 @@ export class Chat {
     this.prompt.style.height = "auto";
     this.prompt.style.height = `${this.prompt.scrollHeight}px`;
   }
-}
-
-// A question that got no answer is a part of the next one: many templates want roles to take turns.
-function asked(messages) {
-  return messages.reduce((told, message) => {
-    const last = told.at(-1);
-    const joined = last?.role === "user" && message.role === "user";
-    if (joined) told.splice(-1, 1, { role: "user", content: `${last.content}\n\n${message.content}` });
-    else told.push(message);
-    return told;
-  }, []);
 }
 
 function take(event, answer, pace) {

@@ -10,6 +10,7 @@ import { kept } from "./store.js";
 const { messages, settings } = kept();
 const model = byId("model");
 const state = byId("state");
+let imageLimits = new Map(); // of each model
 
 const chat = new Chat({ messages, settings, model: () => model.value, needKey: refuseKey });
 const hooks = { model: () => model.value, told: showState, listed: showModels, refused: onRefused };
@@ -34,15 +35,22 @@ async function start() {
 }
 
 function showModels(listed) {
+  imageLimits = new Map(listed.map(({ id, image_limits: limits }) => [id, limits]));
   if (document.activeElement === model) return; // somebody chooses
   const chosen = model.value || settings.model;
   model.replaceChildren(...listed.map(({ id, state: life }) =>
     make("option", { value: id, selected: id === chosen }, life && life !== "ready" ? `${id} (${life})` : id)));
+  offerImages();
+}
+
+function offerImages() {
+  chat.offerImages(imageLimits.get(model.value) ?? null);
 }
 
 model.addEventListener("change", () => {
   settings.model = model.value;
   chat.keep();
+  offerImages();
   machine.forget();
 });
 

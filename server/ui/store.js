@@ -1,5 +1,7 @@
 // What outlives a reload of this tab, and nothing longer: the conversation and the settings. Never the key.
 
+import { storable } from "./messages.js";
+
 const NAME = "numaserve";
 
 /** What was kept, or nothing of it where there is none or it cannot be read. */
@@ -12,10 +14,10 @@ export function kept() {
   }
 }
 
-/** Keep these. A conversation too large for the browser is not kept. */
+/** Keep these; of images their names alone. A conversation too large for the browser is not kept. */
 export function keep(messages, settings) {
   try {
-    sessionStorage.setItem(NAME, JSON.stringify({ messages, settings }));
+    sessionStorage.setItem(NAME, JSON.stringify({ messages: storable(messages), settings }));
   } catch {
     sessionStorage.removeItem(NAME);
   }

@@ -1,15 +1,19 @@
 // A turn of the conversation on the page.
 
 import { make } from "./dom.js";
+import { picture } from "./images.js";
 import { blocks, element } from "./markdown.js";
 
 const SAID_MS = 1500;
 const seconds = (ms) => `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
 
-/** What the user said. */
-export function userTurn(text) {
+/** What the user said, with its images; a reload leaves their names. */
+export function userTurn({ content, images = [] }) {
+  const shown = images.map((image) =>
+    make("li", {}, image.file ? picture(image) : `The image “${image.name}” was lost by the reload.`));
   return make("article", { class: "turn user", "aria-label": "You" }, make("h2", {}, "You"),
-    make("div", { class: "text" }, text));
+    shown.length ? make("ul", { class: "pictures", "aria-label": "Images" }, ...shown) : undefined,
+    content ? make("div", { class: "text" }, content) : undefined);
 }
 
 /** An answer, as it comes and when it is there. `again` is called to have it made once more. */

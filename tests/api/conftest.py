@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+from image_cases import FakeDecoder, seeing_client, seeing_context
 from numaserve.server.app.application import ApiContext, create_app
 from shared_apps import app_over
 from starlette.testclient import TestClient
@@ -61,3 +62,20 @@ def thinker(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
     engine.reply = CALL
     with thinking_client(engine, template) as client:
         yield client
+
+
+@pytest.fixture
+def decoder() -> FakeDecoder:
+    return FakeDecoder()
+
+
+@pytest.fixture
+def seeing(engine: FakeEngine, decoder: FakeDecoder) -> ApiContext:
+    return seeing_context(engine, decoder)
+
+
+@pytest.fixture
+def viewer(seeing: ApiContext) -> Iterator[TestClient]:
+    """A client of a model that takes images."""
+    with seeing_client(seeing) as viewer:
+        yield viewer

@@ -15,7 +15,8 @@ from numaserve.server.surfaces.openai.responses.store import ResponseStore
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
-# The fields of a context that an application reads at each request alone, or, as `created`, means nothing by.
+# The fields of a context that an application reads at each request alone, or means nothing by, as `created`, or for an
+# object that is renewed, as `vision`.
 READ_LATER = {
     "created",
     "engine",
@@ -29,10 +30,13 @@ READ_LATER = {
     "takes_predictions",
     "tokenizer",
     "tool_format",
+    "vision",
 }
 # The objects with state that routes hold besides their context, and how a new one is made.
 _NEW: dict[type, Callable[[ApiContext], object]] = {
-    Bodies: lambda context: Bodies(context.limits, refuse_unknown=context.strict_fields),
+    Bodies: lambda context: Bodies(
+        context.limits, refuse_unknown=context.strict_fields, takes_images=context.vision is not None
+    ),
     ResponseStore: lambda context: ResponseStore(context.limits.max_bytes_stored),
 }
 

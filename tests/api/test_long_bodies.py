@@ -14,8 +14,10 @@ from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.app.decode_main import MODELS
 from numaserve.server.confined.child_process import ChildProcess
 from numaserve.server.engine.types import NotReady
+from numaserve.server.http.body.decode import from_data
 from numaserve.server.http.body.names_model import NamesModel
 from numaserve.server.http.body.need import MAX_CONTAINERS, BodyNeed, count_values
+from numaserve.server.http.body.opaque import TakenOut
 from numaserve.server.http.body.pieces import CHARACTERS, MOST_WEIGHT, Piece, Pieces, put_together
 from numaserve.server.http.body.process import DecodingProcess
 from numaserve.server.http.body.route import INLINE_BYTES, INLINE_VALUES
@@ -209,6 +211,33 @@ async def test_nothing_large_is_decoded_at_once_in_the_servers_own_process(monke
     assert max(sizes) < len(data) // 10
 
 
+async def test_an_image_comes_in_slices_after_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    receive = ChildProcess.receive
+
+    def measured(process: ChildProcess, size: int, deadline: float) -> bytes:
+        sizes.append(size)
+        return receive(process, size, deadline)
+
+    monkeypatch.setattr(ChildProcess, "receive", measured)
+    images = ["QUJD" * (1 << 19), "QQ=="]
+    parts = [{"type": "image_url", "image_url": f"data:image/png;base64,{image}"} for image in images]
+    data = json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "a"}]}]}).encode()
+    process = DecodingProcess()
+    try:
+        decoded = await process.decode(ChatRequest, data, refuse_unknown=False)
+        refused = await process.decode(ChatRequest, data, refuse_unknown=False, max_text_bytes=99)
+    finally:
+        process.close()
+    assert decoded.opaque == images
+    assert decoded.text_bytes == len(data) - len("".join(images))
+    messages = from_data(ChatRequest, decoded.fields, TakenOut(decoded.opaque)).messages
+    assert [image.encoded.take() for image in messages.images if image.encoded] == images
+    assert messages.messages[0]["content"] == [{"type": "image"}] * 2 + [{"type": "text", "text": "a"}]
+    assert max(sizes) < len(data) // 7
+    assert (refused.text_bytes, refused.fields, refused.opaque) == (decoded.text_bytes, {}, [])
+
+
 @pytest.mark.parametrize("is_text", [False, True])
 def test_more_objects_and_lists_than_any_conversation_has_are_refused(is_text: bool, engine: FakeEngine) -> None:
     lists = [[[] for _ in range(MAX_CONTAINERS // 16)] for _ in range(16)]
@@ -226,6 +255,7 @@ def test_more_objects_and_lists_than_any_conversation_has_are_refused(is_text: b
 def test_counting_stops_where_enough_is_known() -> None:
     assert count_values(b",:[{" * 10, 100) == 40
     assert count_values(b"," * (1 << 22), 5) == 1 << 20
+    assert count_values(b"a" * (1 << 20) + b"b," * 3 + b"[", 100) == 4
 
 
 def test_a_longer_context_may_need_a_longer_body() -> None:

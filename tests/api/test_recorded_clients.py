@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from httpx import Response
+from image_cases import seeing_context
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.app.application import ApiLimits, create_app
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
@@ -70,12 +71,13 @@ def applications() -> Iterator[dict[str, TestClient]]:
     """Clients of the applications that serve each model."""
     encoder = make_context(FakeEngine(dimensions=DIMENSIONS), purpose=Embeds(DIMENSIONS, settings=PROMPTS))
     reranker = make_context(FakeEngine(dimensions=1), purpose=Classifies(("LABEL_0",), "sigmoid"))
-    demo = _app(DemoTokenizer())
+    demo, seeing = _app(DemoTokenizer()), seeing_context(FakeEngine())
     made = {
         "": demo,
         "agent": demo,
         "encoder": create_app(replace(encoder, model_name="encoder")),
         "reranker": create_app(replace(reranker, model_name="reranker")),
+        "demo-images": create_app(replace(seeing, model_name="demo-images")),
     }
     with ExitStack() as stack:
         yield {

@@ -27,6 +27,7 @@ def test_the_model_is_listed(client: TestClient) -> None:
     assert model["id"] == MODEL
     assert model["object"] == "model"
     assert model["max_model_len"] == CONTEXT
+    assert (model["input_modalities"], model["image_limits"]) == (["text"], None)
     assert client.get(f"/v1/models/{MODEL}").json() == model
 
 

@@ -26,8 +26,8 @@ def test_an_application_reads_the_fields_that_may_differ_at_requests_alone() -> 
     context = Watched(**vars(make_context(FakeEngine())))
     Watched.read.clear()
     create_app(context)
-    assert {"limits", "model_name"} <= Watched.read  # those are noted that are read
-    assert Watched.read & READ_LATER == {"created"}
+    assert {"limits", "ui"} <= Watched.read  # those are noted that are read
+    assert Watched.read & READ_LATER == {"created", "vision"}
 
 
 def test_an_application_is_made_once_for_the_same_options() -> None:

@@ -4,9 +4,11 @@ import json
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from check_images import choose, png
 from conftest import Open
 from playwright.sync_api import Page, expect
 
+from tests.support.real_server import RealServer
 from tests.support.stand_in import StandIn
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Turin"}}\n</tool_call>'
@@ -62,3 +64,18 @@ def test_no_guideline_is_broken(stand_in: StandIn, open_page: Open, scheme: str,
     page.evaluate("document.querySelector('#open-settings').textContent = ''")
     if not narrow:
         assert broken(page) == ["button-name: [['#open-settings']]"]
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_images_break_no_guideline(seeing: RealServer, open_page: Open, narrow: bool) -> None:
+    page = open_page(seeing.url, bypass_csp=True, **({"viewport": NARROW} if narrow else {}))
+    choose(page, *(png(colour) for colour in ("red", "blue", "green", "black")))
+    expect(page.get_by_role("button", name="Remove green.png")).to_be_visible()
+    expect(page.locator("#composer").get_by_role("alert")).to_contain_text("black.png")
+    assert broken(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.get_by_role("img", name="red.png")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".turn.answer footer")).to_be_visible()
+    assert broken(page) == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.demo_images.checkpoint import written
 from tests.support.real_server import RealServer
 from tests.support.stand_in import StandIn
 
@@ -48,6 +49,14 @@ def real() -> Iterator[RealServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def seeing() -> Iterator[RealServer]:
+    """A server that takes three images of at most 0.01 MiB each, and reads squares of colours."""
+    options = ("--tp", "1", "--kv-cache-gib", "0.25", "--max-images", "3", "--max-image-file-mib", "0.01")
+    with RealServer(*options, model=str(written())) as server:
+        yield server
+
+
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """Opens the page of a server. What breaks its policy, fails in it, or is asked of anybody else is told at the end,
@@ -73,5 +82,5 @@ def open_page(browser: Browser) -> Iterator[Open]:
 
 
 def _note_foreign(page: Page, asked: str, own: str) -> None:
-    if not asked.startswith(own):
+    if not asked.removeprefix("blob:").startswith(own):  # such a URL names what the page itself holds
         page.mistakes.append(f"asked for {asked}")  # type: ignore[attr-defined]

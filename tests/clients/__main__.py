@@ -22,6 +22,7 @@ from tests.clients.models import MODELS
 from tests.clients.recorder import Recorder
 from tests.clients.runs import Outcome, run_client
 from tests.clients.servers import OPTIONS, RunningServer, Server
+from tests.demo_images.checkpoint import COLOURS, square
 from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
@@ -37,15 +38,15 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="write what they send to recorded/")
     options = parser.parse_args()
     clients = [client for client in CLIENTS if client.name in (options.names or names)]
-    tokenizer = _tokenizer_folder()
+    shared = {"tokenizer": _tokenizer_folder(), "squares": _squares_folder()}
     commands = {each.name: environment_of(each, ENVIRONMENTS / each.name) for each in _told(clients, "install")}
     outcomes = {}
     with ExitStack() as stack:
         by_model = attrgetter("model")
         for model, group in groupby(sorted(clients, key=by_model), key=by_model):
-            servers = _servers(stack, options.urls, tokenizer, model)
+            servers = _servers(stack, options.urls, shared["tokenizer"], model)
             for client in _told(group, "run"):
-                folders = {"tokenizer": tokenizer, "bin": commands_of(client, ENVIRONMENTS / client.name)}
+                folders = {**shared, "bin": commands_of(client, ENVIRONMENTS / client.name)}
                 outcomes[client.name] = _run(client, commands[client.name], servers, folders, keep=options.record)
     _print_table(clients, outcomes)
     return int(any(failures for outcome in outcomes.values() for failures in outcome.values()))
@@ -80,6 +81,15 @@ def _tokenizer_folder() -> Path:
         assert spec.origin is not None
         (file,) = Path(spec.origin).parent.glob("*.gguf")
         AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    return folder
+
+
+def _squares_folder() -> Path:
+    """Return the folder of a PNG file for each colour that the demo model of images reads."""
+    folder = ENVIRONMENTS / "squares"
+    folder.mkdir(parents=True, exist_ok=True)
+    for colour in COLOURS:
+        square(colour).save(folder / f"{colour}.png")
     return folder
 
 

@@ -9,16 +9,30 @@ from typing import Any
 Body = dict[str, Any]
 
 
-def forced(path: str, body: Body, tool: str) -> Body:
-    """`body`, which demands a call of `tool` unless the last turn has the result of one."""
+def forced(path: str, body: Body, tool: str, file: str = "") -> Body:
+    """`body`, which demands a call of `tool` unless the last turn has the result of one.
+
+    With a `file` the call is for this file.
+    """
     named = {_name(each) for each in body.get("tools") or ()}
     if tool not in named or _ends_with_a_result(body.get("input") or body.get("messages") or []):
         return body
+    if file:
+        body = body | {"tools": [_for_file(each, file) for each in body["tools"]]}
     if path.startswith("/v1/messages"):
         return body | {"tool_choice": {"type": "tool", "name": tool}}
     if path.startswith("/v1/responses"):
         return body | {"tool_choice": {"type": "function", "name": tool}}
     return body | {"tool_choice": {"type": "function", "function": {"name": tool}}}
+
+
+def _for_file(tool: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return a tool of /v1/messages whose parameter for a file, if it has one, takes this file alone."""
+    schema = tool.get("input_schema", {})
+    properties = schema.get("properties", {})
+    if "file_path" not in properties:
+        return tool
+    return tool | {"input_schema": schema | {"properties": properties | {"file_path": {"const": file}}}}
 
 
 def _name(tool: Mapping[str, Any]) -> str | None:

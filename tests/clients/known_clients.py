@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Model = Literal["", "agent", "encoder", "reranker"]
+Model = Literal["", "agent", "encoder", "reranker", "demo-images"]
 # What may be checked of a client, in the order of the table's columns.
 CHECKS = (
     "models",
@@ -17,6 +17,7 @@ CHECKS = (
     "tools stream",
     "thoughts",
     "structured output",
+    "images",
     "embeddings",
     "truncation",
     "ranking",
@@ -96,6 +97,9 @@ CLIENTS = (
     Client(
         "litellm-proxy", "litellm_proxy_cli.py", {"litellm[proxy]": "1.108.7", "anthropic": "2.12.0"}, model="agent"
     ),
+    Client("openai-images", "openai_images_py.py", {"openai": "3.54.0"}, model="demo-images"),
+    Client("anthropic-images", "anthropic_images_py.py", {"anthropic": "2.12.0"}, model="demo-images"),
+    Client("ollama-images", "ollama_images_py.py", {"ollama": "0.6.3"}, model="demo-images"),
     Client("openai-embeddings", "openai_embeddings_py.py", {"openai": "3.57.0"}, model="encoder"),
     Client("cohere", "cohere_py.py", {"cohere": "7.3.1"}, model="encoder"),
     Client("huggingface-hub", "huggingface_hub_py.py", {"huggingface-hub": "2.4.0", "numpy": "2.4.6"}, model="encoder"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.clients.agent_model import write_agent_model
 from tests.clients.encoder_model import write_encoder, write_reranker
-from tests.clients.servers import AGENT_OPTIONS, ENCODER_OPTIONS
+from tests.clients.servers import AGENT_OPTIONS, ENCODER_OPTIONS, OPTIONS
+from tests.demo_images.checkpoint import written
 
 
 @dataclass(frozen=True)
@@ -20,5 +21,6 @@ class ServedModel:
 MODELS: Mapping[str, ServedModel] = {
     "agent": ServedModel(write_agent_model, AGENT_OPTIONS),
     "encoder": ServedModel(lambda _tokenizer, folder: write_encoder(folder), ENCODER_OPTIONS),
+    "demo-images": ServedModel(lambda _tokenizer, _folder: written(), (OPTIONS,)),
     "reranker": ServedModel(lambda _tokenizer, folder: write_reranker(folder), ENCODER_OPTIONS),
 }

@@ -25,12 +25,12 @@ _OPERATIONS = {"/metrics"}  # what watches a server, as often as it likes
 class Recorder:
     """Serves on `url` what `upstream` serves, and keeps requests in `kept` by their shapes, in the order they came.
 
-    After ``POST /forced?tool=NAME`` requests with that tool have to call it, see `forcing`.
+    After ``POST /forced?tool=NAME&file=NAME`` requests with that tool have to call it, see `forcing`.
     """
 
     def __init__(self, upstream: str, kept: dict[str, Any]) -> None:
         self._upstream = upstream
-        self._forced = ""
+        self._forced = ("", "")
         self._kept = kept
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -65,7 +65,7 @@ class Recorder:
         await self._session.close()
 
     async def _force(self, request: web.Request) -> web.Response:
-        self._forced = request.query.get("tool", "")
+        self._forced = (request.query.get("tool", ""), request.query.get("file", ""))
         return web.Response()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
@@ -73,8 +73,8 @@ class Recorder:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         target = self._upstream + request.path_qs
         sent = body
-        if self._forced and body:
-            sent = json.dumps(forced(request.path, json.loads(body), self._forced)).encode()
+        if self._forced[0] and body:
+            sent = json.dumps(forced(request.path, json.loads(body), *self._forced)).encode()
         async with self._session.request(
             request.method, target, headers=headers | {"Connection": "close"}, data=sent, allow_redirects=False
         ) as answer:

@@ -16,7 +16,7 @@ _SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 def registry() -> CollectorRegistry:
-    """Return the metrics of a server whose model has recurrent layers and window tables."""
+    """Return the metrics of a server whose model has recurrent layers and window tables, and reads images."""
     shown = Metrics("m")
     shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     shown.request_over_limit("alice")
@@ -25,6 +25,7 @@ def registry() -> CollectorRegistry:
     shown.snapshots(free=0, cached=0, active=0)
     shown.window_pages(free=0, cached=0, active=0)
     shown.anchors(hits=0, unanchored_tokens=0)
+    shown.images(found=0, computed=0, tower_seconds=0.0)
     return shown.registry
 
 

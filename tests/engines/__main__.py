@@ -2,10 +2,12 @@
 
 The files are the demo model's weights in the kinds that llama.cpp's own quantizer makes of them, by default those of
 docs/accuracy.md. The reference is transformers in fp32 on the weights that a file stands for. Without a KIND there is
-also a table of recurrent hybrids (`hybrids.py`). pip builds llama.cpp from llama-cpp-python's source distribution, for
-the processor at hand, in an environment of its own in `build/engines`; that takes some minutes once. The exit status is
-1 where numaserve as it starts by default is further away than llama.cpp by more than two standard errors, or on a
-hybrid than transformers with numaserve's roundings by 5 % too: roundings that are alike in size differ by some percent.
+also a table of recurrent hybrids (`hybrids.py`), and models that see are converted (`towers.py`). pip builds llama.cpp
+from llama-cpp-python's source distribution, for the processor at hand, in an environment of its own in `build/engines`;
+that takes some minutes once. The exit status is 1 where numaserve as it starts by default is further away than
+llama.cpp by more than two standard errors, or on a hybrid than transformers with numaserve's roundings by 5 % too:
+roundings that are alike in size differ by some percent. It is 1 too where features of a converted model differ from
+those of its folder.
 """
 
 import functools
@@ -26,6 +28,7 @@ from numaserve.workers.models.load import load_model_config
 from tests.clients.environments import python_with
 from tests.engines.comparison import cells, further, llama_scores, print_heads, run_llama
 from tests.engines.hybrids import compare_hybrids
+from tests.engines.towers import compare_towers
 from tests.support.demo import ALICE, demo_model
 from tests.support.llama_cpp import PACKAGE, VERSION
 from tests.support.parity import CONTEXT, Texts, served_scores, transformers_scores
@@ -50,6 +53,7 @@ def main(kinds: list[str]) -> int:
     if not kinds:
         print()
         is_further |= compare_hybrids(python, FOLDER)
+        is_further |= compare_towers(FOLDER)
     return int(is_further)
 
 

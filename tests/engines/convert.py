@@ -1,7 +1,7 @@
 """``convert.py LLAMA_CPP CHECKPOINT KIND FILE``: a GGUF file by llama.cpp's own converter, whose folder is LLAMA_CPP.
 
 The converter knows tokenizers by their digests and refuses others: the tokens of a checkpoint without a tokenizer are
-numbers.
+numbers, apart from the placeholder of images. A FILE whose name begins with mmproj gets the vision tower.
 """
 
 import sys
@@ -12,22 +12,29 @@ import torch
 
 
 def convert(checkpoint: Path, kind: str, file: Path) -> None:
-    """Write `file`, whose matrices are of `kind`: BF16 or Q8_0."""
+    """Write `file`, whose matrices are of `kind`: BF16, F16 or Q8_0."""
     import gguf
     from conversion import base, get_model_class
 
     def set_vocab(self: Any) -> None:
         count = self.hparams["vocab_size"]
+        tokens = [str(index) for index in range(count)]
+        if (placeholder := self.hparams.get("image_token_id")) is not None:
+            tokens[placeholder] = "<image>"
         self.gguf_writer.add_tokenizer_model("gpt2")
         self.gguf_writer.add_tokenizer_pre("default")
-        self.gguf_writer.add_token_list([str(index) for index in range(count)])
+        self.gguf_writer.add_token_list(tokens)
         self.gguf_writer.add_token_types([gguf.TokenType.NORMAL] * count)
         self.gguf_writer.add_token_merges(["1 2"])
         self.gguf_writer.add_bos_token_id(1)
         self.gguf_writer.add_eos_token_id(2)
 
-    converter = get_model_class(base.ModelBase.load_hparams(checkpoint, False)["architectures"][0])
-    converter.set_vocab, converter.no_mtp = set_vocab, True
+    fields = base.ModelBase.load_hparams(checkpoint, False)
+    if file.name.startswith("mmproj"):
+        converter = get_model_class(fields["architectures"][0], mmproj=True)
+    else:
+        converter = get_model_class(fields.get("text_config", {}).get("architectures", fields["architectures"])[0])
+        converter.set_vocab, converter.no_mtp = set_vocab, True
     with torch.inference_mode():
         converter(checkpoint, getattr(gguf.LlamaFileType, f"MOSTLY_{kind}"), file).write()
 

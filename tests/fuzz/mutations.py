@@ -3,6 +3,8 @@
 import copy
 import json
 import random
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -65,11 +67,43 @@ def _with_header(data: bytes, value: Any) -> bytes:
     return len(header).to_bytes(8, "little") + header + _header(data)[1]
 
 
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIZES = ">IIBBBBB"  # of an image, and how its pixels are stored
+
+
+def _chunks(data: bytes) -> list[Any]:
+    """The types and contents of a PNG file's chunks; the first has numbers."""
+    if not data.startswith(_SIGNATURE):
+        raise ValueError("another format")
+    chunks, place = list[Any](), len(_SIGNATURE)
+    while place < len(data):
+        end = place + 8 + int.from_bytes(data[place : place + 4], "big")
+        kind, content = data[place + 4 : place + 8].decode("latin-1"), data[place + 8 : end]
+        numbers = kind == "IHDR" and len(content) == struct.calcsize(_SIZES)
+        chunks.append([kind, [*struct.unpack(_SIZES, content)] if numbers else content.decode("latin-1")])
+        place = end + 4
+    return chunks
+
+
+def _with_chunks(_: bytes, value: Any) -> bytes:
+    """The file of such chunks, with the checksums of what they hold now."""
+    data = _SIGNATURE
+    try:
+        for kind, content in value:
+            inside = kind.encode("latin-1")[:4].ljust(4)
+            inside += content.encode("latin-1") if isinstance(content, str) else struct.pack(_SIZES, *content)
+            data += struct.pack(">I", len(inside) - 4) + inside + struct.pack(">I", zlib.crc32(inside))
+    except (AttributeError, TypeError, struct.error) as error:
+        raise ValueError("no chunks") from error
+    return data
+
+
 CODECS: Mapping[str, Codec] = {
     "model-config": (json.loads, lambda _, value: json.dumps(value).encode()),
     "model-folder": (json.loads, lambda _, value: json.dumps(value).encode()),
     "settings": (json.loads, lambda _, value: json.dumps(value).encode()),  # which is YAML, too
     "grammars": (lambda data: json.loads(data[1:]), lambda data, value: data[:1] + json.dumps(value).encode()),
+    "images": (_chunks, _with_chunks),
     "safetensors": (lambda data: json.loads(_header(data)[0]), _with_header),
     "frames": (
         lambda data: msgspec.msgpack.decode(data[1:], strict=False),

@@ -5,7 +5,7 @@ import warnings
 
 import atheris
 
-with atheris.instrument_imports(include=["numaserve", "gguf"]):
+with atheris.instrument_imports(include=["numaserve", "gguf", "PIL"]):
     from tests.fuzz.targets import TARGETS
 
 from tests.fuzz.mutations import CODECS, mutated

@@ -7,12 +7,14 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+import transformers as hf
 import yaml
 from msgspec.structs import replace
 from numaserve.configs import presets
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     Launch,
+    PlacedRows,
     ProfileRequest,
     SamplingParams,
     SeqPlan,
@@ -21,11 +23,16 @@ from numaserve.workers.interface.protocol import (
     StepPlan,
     StepResult,
     TokenLogprobs,
+    TowerWork,
     encode,
 )
 from safetensors.numpy import save
 
-from tests.fuzz.targets import KINDS
+from tests.fuzz.targets import KINDS, TEXT_COLUMNS
+from tests.support.checkpoints import build
+from tests.support.checkpoints import sizes as sizes_of
+from tests.support.gguf_vision import save_tower
+from tests.support.image_files import exif, in_file, pattern
 from tests.support.published import LAYOUTS
 from tests.support.token_heads import random_heads
 
@@ -62,6 +69,7 @@ def main() -> None:
     """Write them anew."""
     for name, inputs in {
         "gguf": _gguf(),
+        "mmproj": _towers(),
         "safetensors": _safetensors(),
         "torch": _torch(),
         "model-config": _configs(),
@@ -69,6 +77,7 @@ def main() -> None:
         "settings": _settings(),
         "frames": _frames(),
         "grammars": _grammars(),
+        "images": _images(),
     }.items():
         folder = CORPUS / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +109,18 @@ def _gguf() -> Iterator[bytes]:
         writer.write_tensors_to_file()
         writer.close()
         yield path.read_bytes()
+    path.unlink()
+
+
+def _towers() -> Iterator[bytes]:
+    path = CORPUS / "writing"
+    eyes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "num_hidden_layers": 1}
+    sizes = sizes_of(hidden=TEXT_COLUMNS, heads=2, kv_heads=1, intermediate=32, layers=1)
+    config = hf.Idefics3Config(
+        text_config=hf.LlamaConfig(**sizes).to_dict(), vision_config={**eyes, "image_size": 8, "patch_size": 2}
+    )
+    for kind in ("F16", "Q8_0"):
+        yield save_tower(build(config), path, kind, swapped=kind == "F16").read_bytes()
     path.unlink()
 
 
@@ -147,6 +168,14 @@ def _folders() -> Iterator[bytes]:
         "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "query"},
         "model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
     }).encode()  # fmt: skip
+    eyes = {"hidden_size": 64, "num_attention_heads": 2, "image_size": 64, "patch_size": 16, "num_hidden_layers": 1}
+    sees = {"architectures": ["Idefics3ForConditionalGeneration"], "text_config": _PLAIN, "vision_config": eyes}
+    yield json.dumps({
+        "config.json": {**sees, "scale_factor": 2, "image_token_id": 7},
+        "preprocessor_config.json": {"max_image_size": {"longest_edge": 64}, "size": {"longest_edge": 256},
+                                     "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 1},
+        "processor_config.json": {"image_seq_len": 4, "processor_class": "Idefics3Processor"},
+    }).encode()  # fmt: skip
 
 
 def _settings() -> Iterator[bytes]:
@@ -163,7 +192,7 @@ def _frames() -> Iterator[bytes]:
     init = SlotInit(sampling, prompt_history=[1, 2], output_history=[3])
     plan = SeqPlan(slot=0, start=0, tokens=[1, 2, 3], pages=[0], init=init, sample=True, prompt_logprobs=[2, 3])
     following = SeqPlan(slot=1, start=3, tokens=[], from_previous=True, sample=True)
-    yield encode(StepPlan(1, [plan, following]))
+    yield encode(StepPlan(1, [plan, following], tower=[TowerWork(0, 1, 2, 3)], placed=[PlacedRows(0, 1, 2, 9)]))
     yield encode(StepResult(1, 0, [SeqResult(5, TokenLogprobs(5, -0.5, [5, 6], [-0.5, -1.0]))], 1, 2, 3))
     yield encode(ProfileRequest(1, ceilings=True))
     limits = replace(Capacity.of_program(64, 16, 4, 4, 8), window_pages=(3,))
@@ -192,6 +221,21 @@ def _grammars() -> Iterator[bytes]:
         for text in texts:
             written = text if kind in {"regex", "lark"} else json.dumps(text)
             yield bytes([KINDS.index(kind)]) + str(written).encode()  # type: ignore[arg-type]
+
+
+def _images() -> Iterator[bytes]:
+    for mode in ("1", "LA", "P", "RGB", "RGBA", "I;16"):
+        yield in_file(pattern(9, 7, mode), exif=exif(6))
+    yield in_file(pattern(9, 7, "P"), transparency=bytes(range(256)))
+    yield in_file(pattern(9, 7), save_all=True, append_images=[pattern(9, 7, salt=9)])
+    for mode, progressive in (("L", False), ("RGB", True), ("CMYK", False)):
+        yield in_file(pattern(9, 7, mode), "JPEG", progressive=progressive, exif=exif(5))
+    yield in_file(pattern(9, 7), "MPO", save_all=True, append_images=[pattern(3, 4)])
+    for mode, lossless in (("RGB", False), ("RGBA", True)):
+        yield in_file(pattern(9, 7, mode), "WEBP", lossless=lossless, exif=exif(8))
+    for kind in ("WEBP", "GIF"):
+        yield in_file(pattern(9, 7), kind, save_all=True, append_images=[pattern(9, 7, salt=60)])
+    yield in_file(pattern(9, 7, "P"), "GIF", transparency=5, interlace=1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
+import gguf
+import numpy as np
 from numaserve.server.config.serve import load_config
+from numaserve.server.images.pixels import to_tiles
+from numaserve.server.images.types import ImageLimits, ImageProblem
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
@@ -28,15 +32,20 @@ from numaserve.workers.models.load import load_model_config, open_model, read_co
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
+from tests.support.image_files import SETTINGS
+
 Target = Callable[[bytes], None]
 KINDS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "choice", "lark", "structural_tag")
 FOLDER_FILES = (
     *("config.json", "generation_config.json", "model.safetensors.index.json", "modules.json", "1_Pooling/config.json"),
     *("sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("preprocessor_config.json", "processor_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
 )
+TEXT_COLUMNS = 32  # of the model whose tower is read
 _SPECIAL = {"<s>": 256, "</s>": 257, "<fn": 258}
 _LIMITS = Limits()
+_IMAGE_LIMITS = ImageLimits(images=1, file_bytes=1 << 20, file_pixels=1 << 16, pixels=4 * SETTINGS.tile**2)
 
 
 class _Place:
@@ -72,6 +81,37 @@ def _gguf(path: Path) -> None:
         read_metadata(path)
     files = open_model(path)
     check_checkpoint(files, read_config(files))
+
+
+def _tower(path: Path) -> None:
+    """The file of a tower, next to a model that it may belong to."""
+    model = path.with_name("model.gguf")
+    if not model.exists():
+        _write_text_model(model)
+    files = open_model(model)
+    check_checkpoint(files, read_config(files))
+
+
+def _write_text_model(path: Path) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(TEXT_COLUMNS)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(TEXT_COLUMNS)
+    writer.add_head_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_token_list(["a", "<image>", "</s>"])
+    square = dict.fromkeys(
+        ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), TEXT_COLUMNS
+    )
+    vectors = ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")
+    shapes = {"token_embd": (3, TEXT_COLUMNS), **dict.fromkeys(vectors, (TEXT_COLUMNS,))}
+    for name, shape in (shapes | {f"blk.0.{name}": (rows, TEXT_COLUMNS) for name, rows in square.items()}).items():
+        writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _safetensors(path: Path) -> None:
@@ -122,8 +162,17 @@ def _grammar(data: bytes) -> None:
         to_llguidance(Constraint(KINDS[data[0] % len(KINDS)] if data else "regex", text), _SPECIAL, _LIMITS)
 
 
+def _image(data: bytes) -> None:
+    """An image that is taken has all its tiles, and those whole."""
+    with suppress(ImageProblem):
+        layout, tiles = to_tiles(data, SETTINGS, _IMAGE_LIMITS)
+        assert [len(tile) for tile in tiles] == [SETTINGS.tile_bytes] * (layout.rows * layout.cols + 1)
+        assert layout.second.pixels <= _IMAGE_LIMITS.pixels
+
+
 TARGETS: Mapping[str, Target] = {
     "gguf": _of_file("model.gguf", _gguf),
+    "mmproj": _of_file("mmproj.gguf", _tower),
     "safetensors": _of_file("model.safetensors", _safetensors),
     "torch": _of_file("sparse_linear.pt", read_torch_file),
     "model-config": _of_file("config.json", lambda path: load_model_config(path.parent)),
@@ -131,4 +180,5 @@ TARGETS: Mapping[str, Target] = {
     "settings": _of_file("settings.yaml", lambda path: load_config({}, path)),
     "frames": _frame,
     "grammars": _grammar,
+    "images": _image,
 }

@@ -61,7 +61,7 @@ def opened(tmp_path: Path) -> Open:
             routes = OwnRoutes(
                 fleet,
                 names={name: name for name in residents},
-                shown={name: Shown("m", 64) for name in residents},
+                shown={name: Shown("m", 64, None) for name in residents},
                 keys=None if keys is None else ApiKeys(keys),
                 is_local=is_local,
                 metrics=metrics,

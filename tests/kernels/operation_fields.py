@@ -95,6 +95,8 @@ def fields() -> dict[str, dict[str, Any]]:
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
         "group_norm": {"x": PLACE, "out": EXACT, "weights": [vector(DIM), vector(DIM)], "eps": 1e-5},
+        "place_rows": places("residual", "pool") | {"rows": 8, "cols": HIDDEN},
+        "merge_rows": places("x", "out") | {"cols": HIDDEN, "side": 4, "factor": 2},
         "narrow": places("x", "beside") | {"out": EXACT, "beside_out": EXACT},
         "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
         "layer_inputs": places("x", "out")

@@ -23,7 +23,7 @@
 namespace numaserve::testing {
 namespace {
 
-constexpr int32_t kWindowPages = 17;
+constexpr int32_t kWindowPages = 17, kPoolRows = 20;
 constexpr Window kWindow{.tokens = 40};
 const Limits kLimits{{.num_pages = 31,
                       .context_length = 14 * kPageTokens,
@@ -37,6 +37,7 @@ const Limits kLimits{{.num_pages = 31,
 std::vector<uint8_t> current;  // the input that is being run
 std::string left_in;
 int64_t accepted = 0, refused = 0;  // steps
+int64_t placed_features = 0;        // rows of features
 
 void leave_input() {
   if (left_in.empty()) return;
@@ -70,6 +71,7 @@ class Run {
     if (input.size() % 2 == 0 && !narrows_) step_.allow_pooling();
     if (input.size() % 3 == 0) step_.keep_states();
     if (narrows_) step_.allow_narrowing(kinds(input), 1 + (input.size() % 3));
+    step_.allow_placing(kPoolRows);
     step_.limit_positions(400);
     if (windows_.size() > 1) windows_[1] = kWindow;
   }
@@ -180,8 +182,9 @@ class Run {
       tokens += sequence.from_previous ? 0 : std::clamp(sequence.count, 0, 64);
       targets += std::clamp(sequence.num_targets, 0, 64);
     }
+    const std::vector<PlacedRows> placed = features(plan);
     const bool honest = numbers_.byte() < 240;
-    step_.begin(plan, ids(honest ? tokens : numbers_.byte()), ids(honest ? targets : numbers_.byte()), slots_);
+    step_.begin(plan, ids(honest ? tokens : numbers_.byte()), ids(honest ? targets : numbers_.byte()), slots_, placed);
     check_step(plan);
     for (const SequenceInput& sequence : plan)
       if (sequence.sample) slots_.at(sequence.slot).last_token = numbers_.byte() % kLimits.vocabulary;
@@ -199,6 +202,19 @@ class Run {
     sequence.marks = marks;
   }
 
+  std::vector<PlacedRows> features(std::span<const SequenceInput> plan) {
+    std::vector<PlacedRows> placed(numbers_.byte() % 8 / 4 * (numbers_.byte() % 3));
+    for (PlacedRows& rows : placed) {
+      rows.sequence = numbers_.number(static_cast<int32_t>(std::max<size_t>(plan.size(), 1)) - 1);
+      const bool known = rows.sequence >= 0 && static_cast<size_t>(rows.sequence) < plan.size();
+      const int32_t start = known ? plan[static_cast<size_t>(rows.sequence)].start : 0, offset = numbers_.number(9);
+      rows.start = offset >= 0 && offset < 10 ? std::clamp(start, 0, 1000) + offset : offset;
+      rows.count = numbers_.number(5);
+      rows.row = numbers_.number(kPoolRows - 1);
+    }
+    return placed;
+  }
+
   std::vector<int32_t> ids(int32_t count) {
     std::vector<int32_t> result(static_cast<size_t>(count));
     for (int32_t& id : result) id = numbers_.number(kLimits.vocabulary - 1);
@@ -209,6 +225,12 @@ class Run {
     require(step_.num_tokens() <= kLimits.max_step_tokens, "too many tokens");
     for (const int32_t token : step_.tokens())
       require(token >= 0 && token < kLimits.vocabulary, "a token beyond the vocabulary");
+    require(step_.feature_rows.empty() || static_cast<int64_t>(step_.feature_rows.size()) == step_.num_tokens(),
+            "features of tokens that are not there");
+    for (const int32_t row : step_.feature_rows) {
+      require(row >= -1 && row < kPoolRows, "a feature beyond the pool");
+      placed_features += row >= 0;
+    }
     const int32_t* position = positions_;
     for (const SequenceInput& s : plan)
       for (int32_t i = 0; i < s.count; ++i) require(*position++ == s.start + i, "a token at another position");
@@ -299,8 +321,9 @@ int main(int argc, char** argv) {
   const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   int64_t runs = 0;
   for (; runs % 256 != 0 || passed() < seconds; ++runs) run(random_input(random));
-  std::printf("%lld runs, %.0f a second; %lld steps were accepted, %lld refused\n", static_cast<long long>(runs),
-              static_cast<double>(runs) / passed(), static_cast<long long>(accepted), static_cast<long long>(refused));
+  std::printf("%lld runs, %.0f a second; %lld steps were accepted, %lld refused; %lld features were placed\n",
+              static_cast<long long>(runs), static_cast<double>(runs) / passed(), static_cast<long long>(accepted),
+              static_cast<long long>(refused), static_cast<long long>(placed_features));
   return 0;
 }
 

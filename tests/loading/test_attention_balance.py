@@ -63,7 +63,7 @@ def attention(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     config = load_model_config(folder)
     partition = config.partition(SIX, INT8)
     (kind,) = config.decoder.shape(partition.ranks[0]).caches
-    with CountedGroup(config, partition, LIMITS, 4 * 640 * 8192) as group:
+    with CountedGroup(config.decoder, partition, LIMITS, 4 * 640 * 8192) as group:
         yield Attention(group, kind.heads.query)
 
 

@@ -46,7 +46,7 @@ def test_layers_of_one_kind_take_the_same_time(tmp_path: Path, times: HostTimes,
     partition = config.partition(TWO, INT8)
     with (
         CountedModel(config, partition, LIMITS, SLOT_BYTES) as few,
-        CountedGroup(config, partition, LIMITS, SLOT_BYTES) as whole,
+        CountedGroup(config.decoder, partition, LIMITS, SLOT_BYTES) as whole,
     ):
         found, expected = few.step(work, times), times.of(whole, work)
     assert found.seconds == pytest.approx(expected.seconds)
@@ -64,7 +64,7 @@ def test_kinds_of_layers_are_told_apart(tmp_path: Path, times: HostTimes) -> Non
     partition = config.partition(TWO, INT8)
     with (
         CountedModel(config, partition, LIMITS, SLOT_BYTES) as few,
-        CountedGroup(config, partition, LIMITS, SLOT_BYTES) as whole,
+        CountedGroup(config.decoder, partition, LIMITS, SLOT_BYTES) as whole,
     ):
         found, expected = few.step(STEPS[0], times), times.of(whole, STEPS[0])
     assert found.seconds == pytest.approx(expected.seconds, rel=0.02)
@@ -82,7 +82,7 @@ def test_layers_that_borrow_a_cache_or_keep_states_are_counted(
     model.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)
     partition, settings = config.partition(TWO, ModelSettings()), (LIMITS, SLOT_BYTES)
-    with CountedModel(config, partition, *settings) as few, CountedGroup(config, partition, *settings) as whole:
+    with CountedModel(config, partition, *settings) as few, CountedGroup(config.decoder, partition, *settings) as whole:
         found, expected = few.step(work, times), times.of(whole, work)
     assert found.seconds == pytest.approx(expected.seconds, rel=1e-6)
     assert found.names(0) == expected.names(0)

@@ -38,7 +38,7 @@ def make_group(tmp_path: Path) -> Iterator[MakeGroup]:
         cut = {"num_hidden_layers": layers, "num_nextn_predict_layers": 0}
         (tmp_path / "config.json").write_text(json.dumps(dict(model) | cut))
         config = load_model_config(tmp_path)
-        groups.append(CountedGroup(config, config.partition(SIX, settings), LIMITS, SLOT_BYTES, skew))
+        groups.append(CountedGroup(config.decoder, config.partition(SIX, settings), LIMITS, SLOT_BYTES, skew))
         return groups[-1]
 
     yield make

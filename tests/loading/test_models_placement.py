@@ -14,7 +14,7 @@ from numaserve.server.service.model import by_model
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.topology import Node, Topology
 
-from tests.support import tiny_model
+from tests.support import checkpoints, tiny_model, vision
 from tests.support.configured import bidirectional
 from tests.support.machines import machine
 
@@ -55,6 +55,16 @@ def test_a_large_model_and_three_small_ones_share_a_host(planned: Planned) -> No
 
 def test_clients_see_the_name_of_a_folder_and_not_its_path(planned: Planned) -> None:
     assert planned(machine(4), {"a": {}}).placed["a"].own_name == "m"
+
+
+def test_clients_see_the_limits_of_images_before_a_model_is_loaded(planned: Planned, tmp_path: Path) -> None:
+    seeing = vision.save(checkpoints.build(vision.CASES["smolvlm"]()), tmp_path / "seeing")
+    models = {"reads": {"nodes": 0}, "sees": {"nodes": 1, "model": str(seeing), "max_images": 3}}
+    placed = planned(machine(4, 4), models).placed
+    assert placed["reads"].images is None
+    images = placed["sees"].images
+    assert images is not None
+    assert (images.images, images.file_bytes) == (3, 20 << 20)
 
 
 def test_a_core_is_named_by_its_first_hyperthread_and_a_node_has_both(planned: Planned) -> None:

@@ -21,7 +21,7 @@ def part_of(config: ModelConfig) -> RankPart:
 
 def flops(config: ModelConfig, name: str, rows: int) -> float:
     """Operations of one name for a prompt with `rows` rows of logits."""
-    costs = rank_operations(config, part_of(config))
+    costs = rank_operations(config.decoder, part_of(config))
     return sum(cost.amount(StepWork([(0, TOKENS)], rows)).flops for cost in costs if cost.name == name)
 
 

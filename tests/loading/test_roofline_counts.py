@@ -151,7 +151,7 @@ def zero_program(
 def operations_of(
     config: ModelConfig, shares: Sequence[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS
 ) -> list[OperationCost]:
-    return rank_operations(config, config.partition(shares, settings).ranks[rank])
+    return rank_operations(config.decoder, config.partition(shares, settings).ranks[rank])
 
 
 def rope_table(rotary_dim: int) -> RopeTable:

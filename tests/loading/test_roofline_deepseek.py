@@ -55,7 +55,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 @pytest.fixture(scope="module")
 def operations(config: ModelConfig) -> list[OperationCost]:
     """Of a single rank with the whole model."""
-    return rank_operations(config, config.partition([128], INT8).ranks[0])
+    return rank_operations(config.decoder, config.partition([128], INT8).ranks[0])
 
 
 def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
@@ -92,7 +92,7 @@ def test_two_ranks_read_half_of_the_latents_of_a_long_sequence_each(batch: int, 
     step, short = (StepWork([(context - 1, 1)] * batch, batch) for context in (32768, 1024))
     latents = batch * LAYERS * 32768 * (512 + 64) * 2
     for rank in range(2):
-        operations = rank_operations(config, config.partition([64, 64], INT8).ranks[rank])
+        operations = rank_operations(config.decoder, config.partition([64, 64], INT8).ranks[rank])
         assert nbytes(operations, "attention", step) == 0
         assert nbytes(operations, "divided_attention", step) == latents / 2
         assert nbytes(operations, "attention", short) == batch * LAYERS * 1024 * (512 + 64) * 2

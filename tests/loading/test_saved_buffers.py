@@ -22,10 +22,16 @@ from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors, expected_tensors
 from safetensors.torch import load_file, save_file
 
-from tests.support import checkpoints, encoders, gemma4
+from tests.support import checkpoints, encoders, gemma4, vision
 
 ARCHITECTURES = [name for family in families().values() for name in family.architectures if hasattr(hf, name)]
-_CASES = checkpoints.CASES | checkpoints.MOE_CASES | checkpoints.LATENT_CASES | checkpoints.NESTED_CASES
+_CASES = {
+    **checkpoints.CASES,
+    **checkpoints.MOE_CASES,
+    **checkpoints.LATENT_CASES,
+    **checkpoints.NESTED_CASES,
+    **vision.CASES,
+}
 _DECODERS = ("ForCausalLM", "ForConditionalGeneration")
 POOLED = ModelSettings(pooled=True)
 
@@ -85,6 +91,8 @@ def configured(folder: Path, model: hf.PreTrainedModel, layers: int | None = Non
         # transformers drops the layers for multi-token prediction, which published files count.
         values |= {"num_hidden_layers": layers, "num_nextn_predict_layers": 1, "mlp_layer_types": None}
     (folder / "config.json").write_text(json.dumps(values))
+    if type(model.config) in vision.CONFIGS:
+        vision.save_processor(model.config, folder)
     return load_model_config(folder, ModelSettings(pooled=not architecture.endswith(_DECODERS)))
 
 

@@ -34,7 +34,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedGroup]:
 def two_layers(model: Mapping[str, object], folder: Path, skew: float = 0.0) -> CountedGroup:
     (folder / "config.json").write_text(json.dumps(dict(model) | {"num_hidden_layers": 2}))
     config = load_model_config(folder)
-    return CountedGroup(config, config.partition(SIX, INT8), LIMITS, 4 * 512 * 8192, skew)
+    return CountedGroup(config.decoder, config.partition(SIX, INT8), LIMITS, 4 * 512 * 8192, skew)
 
 
 @pytest.fixture(scope="module")

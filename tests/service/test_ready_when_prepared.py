@@ -60,6 +60,7 @@ def test_what_constraints_need_is_made_before_the_server_is_ready(monkeypatch: p
     monkeypatch.setattr(service.gc, "freeze", lambda: None)
     listener = SimpleNamespace(place="somewhere", certificate=None, kept_open=False)
     checked: Any = SimpleNamespace(
+        images=None,
         name="some",
         key_sources=SimpleNamespace(keys=None),
         config=SimpleNamespace(served_task="generate", log_format="auto"),

@@ -14,10 +14,12 @@ from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.process.logs import TextFormatter
 from numaserve.server.service.start_report import log_start
 from numaserve.workers.interface.windows import Window
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import Topology
 
+from tests.support import checkpoints, vision
 from tests.support.configured import configured, recurrent
 from tests.support.machines import machine
 
@@ -31,6 +33,7 @@ def record_of(
     config = load_config({"model": "m", **options})
     deployment = make_deployment(deployment_options(config, Path("m")), model, on)
     parts: dict[str, Any] = {"config": config, "deployment": deployment, "machine": on, "instruction_set": isa}
+    parts["images"] = model.images
     rest: dict[str, Any] = dict.fromkeys((*Checked.__dataclass_fields__.keys() - parts.keys(),))
     caplog.set_level(logging.INFO)
     log_start(Checked(**parts, **rest | {"path": Path("m"), "key_sources": SimpleNamespace()}))
@@ -104,3 +107,18 @@ def test_the_backend_without_kernels_has_no_instruction_set(caplog: pytest.LogCa
     record = record_of(caplog, machine(4), configured(), None, backend="reference")
     assert "1 rank on 4 of 4 cores, torch" in TextFormatter().format(record)
     assert json.loads(JsonFormatter().format(record))["instruction_set"] is None
+
+
+def test_images_have_rows_only_where_the_model_reads_some(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    model = load_model_config(vision.save(checkpoints.build(vision.CASES["idefics3"]()), tmp_path))
+    record = record_of(caplog, machine(4), model, max_images=3, image_memory_gib=0.25)
+    rows = {line[2:13].strip(): line[15:] for line in TextFormatter().format(record).splitlines()[1:]}
+    assert rows["images"] == "at most 3 in a request, each of up to 17 tiles of 128 x 128 pixels and 4 tokens"
+    assert rows["image store"].startswith("256 MiB for 5461 tiles, besides 0 MiB for features and ")
+    assert ", images 25" in rows["node 0"]
+    fields = json.loads(JsonFormatter().format(record))["images"]
+    assert (fields["store_tiles"], fields["feature_tiles"], fields["pixel_bytes"]) == (5461, 64, GIB // 4)
+    caplog.clear()
+    text = record_of(caplog, machine(4), model.text_only())
+    assert "images" not in TextFormatter().format(text)
+    assert "images" not in json.loads(JsonFormatter().format(text))

@@ -16,6 +16,7 @@ from numaserve.server.engine.types import (
     RequestTimedOut,
     RequestTooLong,
 )
+from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.request import Request as EngineRequest
 from numaserve.workers.interface.protocol import SamplingParams
@@ -147,6 +148,11 @@ class Client:
 
     def _generation(self, truth: Truth) -> EngineRequest:
         wanted = truth.wanted
+        store = self._world.images
+        images = [
+            PlacedTile(each.start, store.write(truth.tiles[each.start], bytes([each.picture]) * 32))
+            for each in wanted.tiles
+        ]
         sampling = SamplingParams(
             seed=wanted.seed,
             repetition_penalty=1.5 if wanted.penalties else 1.0,
@@ -165,6 +171,7 @@ class Client:
             include_stop=wanted.include_stop,
             cache_salt=f"salt {wanted.salt}",
             pooling=Pooling() if wanted.pool else None,
+            images=tuple(images),
             client=self._request.client,
             priority=self._request.priority,
             timeout_s=self._request.timeout_s,

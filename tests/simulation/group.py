@@ -24,6 +24,7 @@ from tests.simulation.world import World
 
 # Of a model whose steps take longer with each token, and much longer with each position that it looks at.
 _TERMS = [OperationTerms("all", weight_bytes=100_000, row_flops=100_000.0, position_bytes=1000, pair_flops=10_000)]
+_TOWER_TERMS = [OperationTerms("patches", weight_bytes=1000, row_flops=1000.0)]
 _LAST_WORDS_S = 0.1  # after which the end of a process that said nothing is reported
 _LOADING_STUCK_S = 300.0
 
@@ -135,7 +136,7 @@ class SimulatedGroup:
             return
         self.state = "serving"
         for rank in self.pids:
-            self._hooks.described(Ready(rank, "simulated", 1, 1, 1, 0, terms=_TERMS))
+            self._hooks.described(Ready(rank, "simulated", 1, 1, 1, 0, terms=_TERMS, tower_terms=_TOWER_TERMS))
         self._world.note("group.serves")
         self._ready.set_result(None)
         if fault:  # before whoever waits for it has run

@@ -99,11 +99,14 @@ class Invariants:
             self._check_no_request_is_kept()
 
     def _check_no_request_is_kept(self) -> None:
-        if any(request() for request in self._requests.values()):
+        tiles = self._world.images.contents
+        if tiles or any(request() for request in self._requests.values()):
             gc.collect()  # of what the simulated clients leave; tests/service/test_no_garbage.py is about the server
         if kept := [name for name, request in self._requests.items() if request()]:
             world = self._world
             world.violate(f"nobody asks for anything any more, and the requests of sequences {kept} are kept")
+        if tiles:
+            self._world.violate(f"nobody asks for anything any more, and the pixels of {len(tiles)} tiles are kept")
 
     def check_search(self, scenario: Scenario) -> None:
         """Check that one request that kills, and nothing else that does, was found with few deaths."""

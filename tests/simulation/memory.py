@@ -1,5 +1,6 @@
 """The KV cache of the workers, which trusts nothing that a plan says."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec import UNSET
@@ -8,6 +9,7 @@ from numaserve.workers.interface.protocol import SeqPlan, SeqResult, StepPlan
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth
 from tests.simulation.world import World
+from tests.support.simulated_features import SimulatedFeatures
 from tests.support.simulated_states import SimulatedStates
 from tests.support.simulated_windows import SimulatedWindows
 
@@ -36,8 +38,14 @@ class Memory:
         if scenario.windows:
             self._windows = SimulatedWindows(scenario.window_tables, scenario.page_layout, world.violate)
 
-    def check(self, plan: StepPlan) -> None:
-        """Check what does not depend on the state in which the plan is run."""
+        self._features = SimulatedFeatures(
+            scenario.feature_tiles, scenario.rows_per_tile, world.images.contents, world.violate
+        )
+
+    def check(self, plan: StepPlan, in_flight: Iterable[StepPlan]) -> None:
+        """Check what does not depend on the state in which the plan is run. `in_flight` are the plans before it whose
+        answers count and have not come."""
+        self._features.sent(plan, in_flight)
         tokens = sum(seq.num_tokens for seq in plan.seqs)
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(plan.drafts_of_each)
         slots = {seq.slot for seq in plan.seqs}
@@ -66,6 +74,7 @@ class Memory:
             self._states.run(plan, own)
         if self._windows is not None:
             self._windows.run(plan, own)
+        self._features.run(plan, [slot.truth.tiles for slot in slots])
         ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
@@ -75,10 +84,14 @@ class Memory:
                     self._world.violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
                 written.add(cell)
                 self._pages[cell[0]][cell[1]] = slot.truth.digests[position] if position < right else -1
-        return [
+        results = [
             self._result(seq, slot, *end, dropped=dropped.get(seq.slot), late=seq.slot in late)
             for seq, slot, end in zip(plan.seqs, slots, ends, strict=True)
         ]
+        for slot, result in zip(slots, results, strict=True):
+            if result.nan:
+                self._features.doubt(slot.truth.tiles)
+        return results
 
     def goes_on_from_a_stand_in(self, seq: SeqPlan) -> bool:
         """Whether nothing that the workers make of a sequence counts, until it is started again."""
@@ -90,6 +103,7 @@ class Memory:
             self._states.spoil(plan)
         if self._windows is not None:
             self._windows.spoil(plan)
+        self._features.spoil(plan)
         for seq in plan.seqs:
             slot = self._open(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):

@@ -19,6 +19,7 @@ from tests.support.simulated_loop import SimulatedLoop, Stuck
 
 _LONG_S = 3600.0  # in which any run is over, and clients that nobody answers would not be
 _MOST_TURNS = 100_000
+_MOMENT_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class _Run:
         invariants.check_search(scenario)
         stats = server.scheduler.stats()
         world.seen.update({"retraction": stats.retractions, "prefix found": stats.prefix_hit_tokens})
+        features = server.scheduler.features
+        world.seen.update({"tower run": features.runs, "features found": features.hits})
         anchors = server.scheduler.kv.anchor_stats()
         if anchors is not None:
             world.seen.update({"anchor found": anchors.hits, "anchor missed": anchors.unanchored_tokens})
@@ -115,8 +118,10 @@ class _Run:
         starting.result()
         await asyncio.wait(clients, timeout=None if patience is None else max(0.0, patience - self._loop.time()))
         if scenario.ending == "wait":
-            # A plan that was made ahead of the last answer may be on its way.
-            await asyncio.sleep(4 * scenario.step_deadline_s)
+            # A plan that was made ahead of the last answer may be on its way, and its end come while nobody is there.
+            end = self._loop.presence() + 4 * scenario.step_deadline_s
+            while (seconds := end - self._loop.presence()) > _MOMENT_S:
+                await asyncio.sleep(seconds)
 
     async def _stop(self) -> None:
         """End as the service does: in a hurry what was begun is not waited for, or not alone."""

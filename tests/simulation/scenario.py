@@ -9,6 +9,7 @@ from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.windows import PageLayout, Window, WindowTable
 
+from tests.simulation.tiles import with_tiles
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Truth, Wanted
 
 # What the workers may do to a step. Each scenario has a few of them: all at once would hide each other.
@@ -52,6 +53,9 @@ class Scenario:
     windows: tuple[Window, ...]  # with page tables of their own
     block_pages: int
     spare_window_pages: int  # more than the running sequences may need
+    feature_tiles: int  # 0: the model reads no images
+    rows_per_tile: int
+    run_s: float  # what a run of the tower takes
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
     worker_drafter: str | None  # what drafts in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
@@ -115,6 +119,9 @@ def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
     kinds = ["poison"] + ["plain", "echo"] * 6
     at = 2 * scenario.load_s
     requests = tuple(_request(rng, kind, [(FIRST,)], 24, at) for kind in kinds)
+    if scenario.feature_tiles:
+        imaged = random.Random(f"images of {scenario.requests[0].at}")
+        requests = tuple(_with_images(imaged, each, scenario.rows_per_tile, 24) for each in requests)
     poison, *others = requests
     killer = replace(
         poison, sequences=(replace(poison.sequences[0], poison=True),), leaves_after_s=-1.0, timeout_s=None
@@ -146,6 +153,10 @@ def _any_scenario(rng: random.Random) -> Scenario:
     until += load_s
     longest = min(context, pages * PAGE_SIZE)
     requests = _requests(rng, longest, load_s, until)
+    imaged = random.Random(f"images {requests[0].at}")
+    feature_tiles, rows_per_tile = imaged.choice((0, 0, 0, 0, 0, 0, 1, 2, 5)), imaged.choice((1, 2, 3, 6))
+    if feature_tiles:
+        requests = tuple(_with_images(imaged, each, rows_per_tile, longest) for each in requests)
     stateful = random.Random(5 * until)  # of its own, as what the requests are
     snapshots = stateful.choice((0, 0, 0, 4, 1, 6))
     windowed = random.Random(f"windows {requests[0].at}")
@@ -169,6 +180,9 @@ def _any_scenario(rng: random.Random) -> Scenario:
         windows=windows,
         block_pages=windowed.choice((1, 2)),
         spare_window_pages=windowed.choice((0, 4)),
+        feature_tiles=feature_tiles,
+        rows_per_tile=rows_per_tile,
+        run_s=imaged.choice((0.0, 0.01, 0.1)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
         worker_drafter=random.Random(-until).choices((None, "draft_model", "mtp"), (5, 1, 1))[0],
         step_s=rng.choice((0.005, 0.02, 0.1)),
@@ -209,9 +223,15 @@ def _later_turns(rng: random.Random, requests: tuple[Request, ...], longest: int
             truth = Truth(wanted, longest, request.client.cache_group)
             until = rng.randint(truth.prompt_len // 2, len(truth.tokens))
             prompt = [*truth.tokens[:until], *(rng.randrange(FIRST, VOCABULARY) for _ in range(rng.randint(1, 4)))]
-            turn = Wanted(rng.getrandbits(40), tuple(prompt[: longest - 1]), rng.randint(1, 12), salt=wanted.salt)
+            prompt = prompt[: longest - 1]
+            tiles = tuple(each for each in wanted.tiles if each.start + each.rows <= min(until, len(prompt)))
+            turn = Wanted(rng.getrandbits(40), tuple(prompt), rng.randint(1, 12), salt=wanted.salt, tiles=tiles)
             turns.append(Request(request.at + rng.expovariate(1.0), sequences=(turn,), client=request.client))
     return tuple(turns)
+
+
+def _with_images(rng: random.Random, request: Request, rows: int, longest: int) -> Request:
+    return replace(request, sequences=tuple(with_tiles(rng, each, rows, longest) for each in request.sequences))
 
 
 _KINDS = ("plain", "several", "stops", "echo", "pool", "masked", "nan", "too_long", "poison", "other")

@@ -87,6 +87,8 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             worker_drafter=scenario.worker_drafter,
             page_size=PAGE_SIZE,
             num_snapshots=scenario.snapshots,
+            feature_tiles=scenario.feature_tiles,
+            rows_per_tile=scenario.rows_per_tile,
             window_tables=scenario.window_tables,
             block_pages=scenario.block_pages,
             max_drafts=scenario.max_drafts,

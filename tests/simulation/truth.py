@@ -1,7 +1,9 @@
 """What the answer to a sequence is, whatever happens to the server meanwhile."""
 
 import codecs
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from numaserve.server.scheduler.matcher import MaskState
 from numaserve.workers.interface.protocol import SampledToken, TokenLogprobs
@@ -31,6 +33,14 @@ class Letters:
 LETTERS = Letters()
 
 
+class Shown(NamedTuple):
+    """A tile of a prompt."""
+
+    start: int
+    rows: int
+    picture: int
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a client wants of one sequence."""
@@ -51,6 +61,7 @@ class Wanted:
     masked: bool = False
     mask_fault: tuple[int, str] = (-1, "")  # after so many tokens: free, empty, failed or broken
     poison: bool = False  # brings the workers down that compute it
+    tiles: tuple[Shown, ...] = ()
 
 
 @dataclass
@@ -83,7 +94,8 @@ class Truth:
     def __init__(self, wanted: Wanted, longest: int, group: str = "") -> None:
         """`longest`: prompt and output tokens of the longest sequence that can be served; `group`: the cache group.
 
-        Salt and group are in every digest, so that a page which another scope has filled is read with a violation.
+        Salt and group are in every digest, so that a page which another scope has filled is read with a violation, and
+        so are the pictures of tiles in the place of their tokens.
         """
         self.wanted = wanted
         self.prompt_len = len(wanted.prompt)
@@ -92,10 +104,12 @@ class Truth:
         self.tokens = list(wanted.prompt)
         self.masks: list[tuple[MaskState, int]] = []  # of each token of the output
         self.nan_at = wanted.prompt.index(NAN) if NAN in wanted.prompt else 1 << 30
+        self.tiles: dict[int, Hashable] = {each.start: (group, wanted.salt, each.picture) for each in wanted.tiles}
         self.digests: list[int] = []
+        rows = {each.start + row: (each.picture, row) for each in wanted.tiles for row in range(each.rows)}
         digest = wanted.salt + (int.from_bytes(group.encode(), "little") << 1)
         for position in range(max(max_tokens, self.prompt_len)):
-            digest = hash((digest, self.tokens[position]))
+            digest = hash((digest, rows.get(position, self.tokens[position])))
             self.digests.append(digest)
             if position >= self.prompt_len - 1:
                 self.tokens.append(self._next(digest))

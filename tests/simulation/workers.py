@@ -55,6 +55,7 @@ class _Step:
     lateness: str = ""  # why it takes longer than its deadline, which is no fault
     begun: float = 0.0
     worker_ns: int = 0
+    tower_ns: int = 0  # of these
     void: bool = False  # it was sent before the failure of a step before it was told
     failed: bool = False
     lied: bool = False
@@ -114,7 +115,7 @@ class SimulatedWorkers:
             if seq.sample and truth.wanted.masked:
                 step.rows += self._masked_rows(seq, truth, drafts)
         self._world.sent(message, step.truths)
-        self._memory.check(message)
+        self._memory.check(message, [each.plan for each in self.in_flight if not each.void])
         self.in_flight.append(step)
         if len(self.in_flight) > 1 + self._scenario.overlap:
             self._world.violate(f"{len(self.in_flight)} plans are in flight")
@@ -176,7 +177,8 @@ class SimulatedWorkers:
             world.note(f"fault.{step.fault}", step.plan.step_id)
         deadline = self._scenario.step_deadline_s
         work = self._scenario.token_s * sum(seq.num_tokens for seq in step.plan.seqs)
-        seconds = min(world.rng.expovariate(1 / self._scenario.step_s) + work, deadline / 2)
+        runs_s = min(self._scenario.run_s * len(step.plan.tower or []), deadline / 4)
+        seconds = min(world.rng.expovariate(1 / self._scenario.step_s) + work, deadline / 2 - runs_s) + runs_s
         if step.fault == "slow":
             seconds = deadline * world.rng.uniform(0.3, 0.6)
         elif not step.fault and self._late.random() < self._scenario.late_steps:
@@ -184,7 +186,7 @@ class SimulatedWorkers:
             world.note(f"step.{step.lateness}", step.plan.step_id)
             seconds = deadline * self._late.uniform(1.5, 4.0)
         step.begun = world.loop.time()
-        step.worker_ns = round(seconds * 1e9)
+        step.worker_ns, step.tower_ns = round(seconds * 1e9), round(runs_s * 1e9)
         if step.fault == "hang":
             self._blame()
         else:
@@ -239,7 +241,8 @@ class SimulatedWorkers:
         failing = world.rng.randrange(self._scenario.ranks) if step.failed else -1
         mute = world.rng.randrange(self._scenario.ranks) if step.fault == "mute" else -1
         for rank in range(self._scenario.ranks):
-            answer = StepResult(plan.step_id, rank, seqs if rank == 0 else [], 0, 0, step.worker_ns)
+            own = seqs if rank == 0 else []
+            answer = StepResult(plan.step_id, rank, own, 0, 0, step.worker_ns, tower_ns=step.tower_ns)
             if rank == mute:
                 self._blame()
                 self._arrival[rank] = float("inf")

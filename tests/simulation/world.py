@@ -9,6 +9,7 @@ from numaserve.server.common.death import Death
 from numaserve.workers.interface.protocol import StepPlan
 
 from tests.simulation.truth import Truth
+from tests.support.simulated_features import SimulatedImageStore
 from tests.support.simulated_loop import SimulatedLoop
 
 
@@ -28,6 +29,7 @@ class World:
         self.changed = False  # since the last look at the invariants
         self.late_matchers = False  # whether a mask may come too late
         self.truths: dict[int, Truth] = {}  # of the sequences, by their seeds
+        self.images = SimulatedImageStore()
         self.resume_timeout_s = 0.0
         self._down_since: float | None = None  # without a step that was answered, or could have been
         self._failures: list[

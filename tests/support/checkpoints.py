@@ -5,7 +5,7 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -372,7 +372,15 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         )
     ),
 }
-_UNIT = ("norm.weight", "layernorm_1.weight", "layernorm_2.weight", "router.scale", "per_expert_scale")  # about one
+_UNIT = (  # about one
+    "norm.weight",
+    "layernorm_1.weight",
+    "layernorm_2.weight",
+    "layer_norm1.weight",
+    "layer_norm2.weight",
+    "router.scale",
+    "per_expert_scale",
+)
 TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
 CENTRED = ("gemma2", "gemma3", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
@@ -435,7 +443,8 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
             else:
                 is_turned = model.config.model_type in TURNED and parameter.ndim == 3
-                value = noise * 1.5 * parameter.shape[1 if is_turned else -1] ** -0.5
+                inputs = parameter.shape[1 if is_turned else -1] if parameter.ndim < 4 else parameter[0].numel()
+                value = noise * 1.5 * inputs**-0.5
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
@@ -489,13 +498,14 @@ def save_gguf(
     embedding: str | None = None,
     expanded: bool = True,
     split_kv_b: bool = True,
+    tokens: Sequence[str] = (),
     **integers: int,
 ) -> Path:
     """Write a model as a GGUF file whose matrices are of `kind`, the embedding maybe of another. Not Gemma, Phi-3,
     gpt-oss, nor Qwen2-MoE with dense layers. `split_kv_b`: DeepSeek's as newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
-    `integers` are more metadata of the architecture.
+    `tokens` are the vocabulary, if the file has one, and `integers` more metadata of the architecture.
     """
     count("checkpoints")
     config = model.config
@@ -519,6 +529,8 @@ def save_gguf(
         _add_head_metadata(writer, config, head_dim)
     for key, value in integers.items():
         writer.add_uint32(f"{arch}.{key}", value)
+    if tokens:
+        writer.add_token_list(tokens)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch in _PAIRED else {}
     known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(known[arch], config.num_hidden_layers)

@@ -18,11 +18,13 @@ _LEAST = Capacity(
     num_snapshots=0,
     max_drafts=0,
     window_pages=(),
+    feature_tiles=0,
 )
 
 
 def capacity(**limits: Any) -> Capacity:
-    """A capacity with `limits`. Without others a page, and no snapshots, draft tokens of states or window tables."""
+    """A capacity with `limits`. Without others a page, and no snapshots, draft tokens of states, window tables or
+    images."""
     return structs.replace(_LEAST, **limits)
 
 

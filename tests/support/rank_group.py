@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
@@ -51,7 +53,7 @@ _POLL_MS = 500
 # Workers are forked from a process that has imported what they need, which takes most of the time of a small one.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(WORKER)
-_LIFELINE_FD, _RING_FD, _MASK_FD = 200, 201, 202  # in a worker: numbers that nothing else there has
+_LIFELINE_FD, _RING_FD, _MASK_FD, _IMAGE_FD = 200, 201, 202, 203  # in a worker: numbers that nothing else there has
 
 Message = TypeVar("Message", bound=FromWorker)
 
@@ -71,14 +73,23 @@ def _drafter(draft_model: Path | None, settings: Mapping[str, Any]) -> str:
 
 
 def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
-    """The columns of the largest message of a token, and of the logits."""
-    parts = config.partition([1] * tp).ranks
-    return max(config.hidden_size, *map(config.decoder.message_columns, parts)), config.vocab_size
+    """The columns of the largest message of a token or a patch, and of the logits."""
+    parts, decoder = config.partition([1] * tp).ranks, config.decoder
+    towers = [] if decoder.tower is None else [*map(decoder.tower.message_columns, parts)]
+    return max(config.hidden_size, *map(decoder.message_columns, parts), *towers), config.vocab_size
+
+
+def _store(tiles: npt.NDArray[np.uint8]) -> Connection:
+    """An image store with the pixels of tiles, as the front end makes one."""
+    fd = os.memfd_create("images")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(tiles.tobytes())
+    return Connection(fd)
 
 
 def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
-    """What a worker's command line does. `files` are its lifeline, the segment of its ring and its mask board, where
-    there are such, by the numbers that they get."""
+    """Run a worker as its command line does. `files` are its lifeline, the segment of its ring, its mask board and the
+    image store, where there are such, by the numbers that they get."""
     from numaserve.workers.process.main import main  # here, and not in each process that collects tests
 
     newcomer.register()
@@ -95,7 +106,8 @@ class RankGroup:
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
     forces an instruction set; None leaves the choice to the workers. With a `mask_grace_s` there is a mask `board`.
-    `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model.
+    `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model. `tiles` are the pixels of the
+    image store, uint8 [tiles, side, side, 3].
     """
 
     def __init__(
@@ -116,8 +128,10 @@ class RankGroup:
         num_snapshots: int = 0,
         max_drafts: int = 0,
         window_pages: Sequence[int] = (),
+        feature_tiles: int = 0,
         backend: Backend = "native",
         draft_model: Path | None = None,
+        tiles: npt.NDArray[np.uint8] | None = None,
         **settings: Any,
     ) -> None:
         count("rank groups")
@@ -134,7 +148,8 @@ class RankGroup:
                 max(_padded(each) for each in sizes)
                 for sizes in zip(*(_sizes(each, tp) for each in configs), strict=True)
             )
-            largest = max(max_step_tokens * hidden, max_logit_rows * vocabulary)
+            patches = 0 if config.decoder.tower is None else _padded(config.decoder.tower.patches)
+            largest = max(max(max_step_tokens, patches) * hidden, max_logit_rows * vocabulary)
             segment = create_segment(tp, threads, _padded(4 * largest, 4096))
             self._exits.callback(segment.close)
         limits = Capacity(
@@ -146,6 +161,7 @@ class RankGroup:
             num_snapshots=num_snapshots,
             max_drafts=max_drafts,
             window_pages=tuple(window_pages),
+            feature_tiles=feature_tiles,
         )
         launches = [
             Launch(
@@ -164,6 +180,8 @@ class RankGroup:
                 backend=backend,
                 mask_fd=_MASK_FD if self.board else -1,
                 mask_nonce=self.board.nonce if self.board else 0,
+                image_fd=-1 if tiles is None else _IMAGE_FD,
+                image_tiles=0 if tiles is None else len(tiles),
                 mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
                 drafter=_drafter(draft_model, settings),
@@ -172,10 +190,12 @@ class RankGroup:
         ]
         with contextlib.ExitStack() as undo:
             undo.push(self._exits)
-            self._start(launches, segment, isa)
+            self._start(launches, segment, isa, None if tiles is None else _store(tiles))
             undo.pop_all()
 
-    def _start(self, launches: list[Launch], segment: Segment | None, isa: str | None) -> None:
+    def _start(
+        self, launches: list[Launch], segment: Segment | None, isa: str | None, images: Connection | None
+    ) -> None:
         context = self._exits.enter_context(zmq.Context())
         folder = self._exits.enter_context(
             tempfile.TemporaryDirectory(prefix="numaserve-e2e-", ignore_cleanup_errors=True)
@@ -188,6 +208,8 @@ class RankGroup:
         for number, memory in ((_RING_FD, segment), (_MASK_FD, self.board)):
             if memory is not None:
                 files[number] = Connection(os.dup(memory.fd))
+        if images is not None:
+            files[_IMAGE_FD] = images
         self._folder = Path(folder)
         self._sockets: list[zmq.Socket[bytes]] = []
         environment = {} if isa is None else {"NUMASERVE_ISA": isa}

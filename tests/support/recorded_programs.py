@@ -448,6 +448,39 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     return b
 
 
+def placing(part: Part = ALONE) -> ProgramBuilder:
+    """Embeddings that rows of a feature pool replace: two tiles of eight rows. Not one of `all_programs`: it places
+    rows."""
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab), feature_tiles=2)
+    residual = b.embed(**part.embedding())
+    b.place_rows("pool", residual, 8)
+    x = b.rms_norm(residual, w.vector(), EPS)
+    b.sample(b.lm_head(x, w.matrix(VOCAB // part.world, HIDDEN)))
+    b.keep("rows", x)
+    return b
+
+
+def tower(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
+    """A tile of 8 x 8 patches, which see each other, and a row of features of each 2 x 2 of them. Not one of
+    `all_programs`: its only sequence is a tile."""
+    kind = CacheKind(Heads(2, 2, 32), Window(bidirectional=True))
+    shape = RankShape(HIDDEN, [0] + [1] * part.world, (kind,))
+    w, b = part.weights, part.builder(shape, max_slots=1, max_logit_rows=0)
+    first, end = part.bounds(192)[part.rank :][:2]
+    patches = b.columns(b.rounded(b.given("patches", 192)), range(first, end))
+    residual = b.summed(b.linear_partial(patches, w.matrix(HIDDEN, end - first)))
+    for _ in range(2):
+        qkv = b.linear(b.layer_norm(residual, w.vector(), w.vector(), EPS), w.matrix(192, HIDDEN, format))
+        q = b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope())
+        attended = b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64, format))
+        b.add_all_reduce(residual, attended, bias=w.vector())
+    merged = b.merge_rows(b.layer_norm(residual, w.vector(), w.vector(), EPS), side=8, factor=2)
+    first, end = part.bounds(4 * HIDDEN)[part.rank :][:2]
+    mine = b.columns(merged, range(first, end))
+    b.keep("features", b.rounded(b.summed(b.linear_partial(mine, w.matrix(HIDDEN, end - first, format)))))
+    return b
+
+
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and four pool."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}

@@ -15,6 +15,7 @@ def check_integrity(scheduler: Scheduler) -> None:
     check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler.running)))
     _check_pages(scheduler.kv, scheduler.running, scheduler.config)
     _check_anchors(scheduler)
+    _check_features(scheduler)
     _check_slots(scheduler)
     _check_queues(scheduler)
     _check_levels(scheduler)
@@ -105,6 +106,21 @@ def _check_holdings(scheduler: Scheduler) -> None:
         free = Counter(pool._allocator._free)
         rest = Counter(set(range(pool.num_pages)) - holders.keys())
         _require(free == rest, f"window pages are lost, or free and held: {rest - free}, {free - rest}")
+
+
+def _check_features(scheduler: Scheduler) -> None:
+    pool = scheduler.features
+    locks = Counter(place for record in scheduler.in_flight for place in record.places)
+    _require(pool._locks == locks, f"places have locks {pool._locks}, and plans in flight hold {locks}")
+    places = Counter([*pool._free, *pool._evictable, *pool._locks])
+    _require(places == Counter(range(pool._num_places)), f"places of features not in one place: {places}")
+    _require(pool._keys.items() >= {(place, key) for key, place in pool._places.items()}, "a place has another key")
+    _require(pool._evictable.keys() <= {*pool._places.values()}, "features are lost")
+    _require({*pool._places.values()} <= pool._evictable.keys() | pool._locks, "features are at a free place")
+    before, rows = scheduler.running_set.before_images, scheduler.config.rows_per_tile
+    with_images = {seq for seq in scheduler.running if seq.request.images}
+    ahead = {seq for seq in with_images if seq.position.next < seq.request.images[-1].start + rows}
+    _require(len({*before}) == len(before) and ahead <= {*before} <= with_images, "images to come are miscounted")
 
 
 def _check_slots(scheduler: Scheduler) -> None:

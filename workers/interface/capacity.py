@@ -25,6 +25,7 @@ class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_drafts: int  # draft tokens of a sequence in a step that its states can go back by; 0: it has no states
     # Pages of each window table, in the order of the model's windows. Empty: all layers use the same pages.
     window_pages: tuple[int, ...]
+    feature_tiles: int  # tiles of images whose features a rank holds at a time; 0: the model reads no images
 
     @property
     def pages_per_slot(self) -> int:
@@ -44,7 +45,7 @@ class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def of_program(
         cls, max_step_tokens: int, max_logit_rows: int, max_slots: int, pages_per_slot: int, num_pages: int
     ) -> Capacity:
-        """Return the limits of a Program without snapshots, draft tokens and window tables."""
+        """Return the limits of a Program without snapshots, draft tokens, window tables and images."""
         return cls(
             num_pages=num_pages,
             context_length=pages_per_slot * PAGE_SIZE,
@@ -54,4 +55,5 @@ class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             num_snapshots=0,
             max_drafts=0,
             window_pages=(),
+            feature_tiles=0,
         )

@@ -16,6 +16,7 @@ from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
 from numaserve.workers.layers.token_head import TokenHead
+from numaserve.workers.layers.vision import FEATURES, Tower
 from numaserve.workers.program.ops.rows import Pooling
 from numaserve.workers.program.setup import RankShape
 
@@ -40,6 +41,7 @@ class Decoder(Layer):
     masked_head: MaskedHead | None = None  # the maxima of whose logits are the vectors of pooled sequences
     token_head: TokenHead | None = None  # of single tokens of pooled sequences that ask for it
     shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
+    tower: Tower | None = None  # makes features of images, with a program of its own
 
     @property
     def borrows(self) -> bool:
@@ -57,6 +59,8 @@ class Decoder(Layer):
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
+        if self.tower is not None:
+            b.place_rows(FEATURES, residual, self.tower.features)
         inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
         for layer, (block, place) in enumerate(zip(self.blocks, self.layer_caches(part).places, strict=True)):
             block.attend(b, part, residual, place)
@@ -94,6 +98,10 @@ class Decoder(Layer):
         most = max(block.scratch_columns(part) for block in self.blocks)
         others = (self.inputs, self.predictor, self.masked_head, self.token_head)
         return most + sum(each.scratch_columns(part) for each in others if each is not None)
+
+    def message_columns(self, part: RankPart) -> int:
+        """See `Layer`. The tower's messages have rows of their own number: the patches of a tile."""
+        return max(child.message_columns(part) for child in self.children if child is not self.tower)
 
     def pooled_columns(self, part: RankPart) -> int:
         """The columns of intermediate results for each sequence that is pooled, besides those of its tokens."""

@@ -51,6 +51,8 @@ def _kept_in(
         return BF16
     if parameter.rule == "head":
         return _choose(formats.lm_head, found, first_col, found[0] is not None)
+    if parameter.rule == "stored":
+        return _published(found, first_col)
     made = _choose(formats.linear, found, first_col, is_quantized)
     if parameter.rule != "absorbed":
         return made

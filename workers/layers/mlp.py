@@ -14,6 +14,7 @@ from numaserve.workers.layers.parameters import (
     Order,
     Parameter,
     Part,
+    Rule,
     Source,
     Split,
     VectorParameter,
@@ -63,6 +64,7 @@ class _HiddenColumns(FeedForward):
     gguf: MlpNames = _GGUF_NAMES
     axis_name: str = "intermediate"
     biased: bool = False  # down has a bias, and without a gate up has one too
+    rule: Rule = "published"  # of the format of its matrices
 
     @cached_property
     def columns(self) -> Axis:
@@ -72,7 +74,7 @@ class _HiddenColumns(FeedForward):
     @cached_property
     def down(self) -> MatrixParameter:
         """The output projection, [hidden, the rank's columns]."""
-        return MatrixParameter((whole(self._down),), Split(self.columns))
+        return MatrixParameter((whole(self._down),), Split(self.columns), rule=self.rule)
 
     @cached_property
     def down_bias(self) -> VectorParameter | None:
@@ -96,7 +98,7 @@ class Mlp(_HiddenColumns):
     def gate_up(self) -> MatrixParameter:
         """Gate and up in panels of 16 rows, in turn; padded to whole tiles of the MLP's columns."""
         parts = gate_up_parts(self.at, self.names, self.gguf, self.columns, self.hidden)
-        return MatrixParameter(parts, layout="panels")
+        return MatrixParameter(parts, layout="panels", rule=self.rule)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
@@ -126,7 +128,7 @@ class PlainMlp(_HiddenColumns):
     @cached_property
     def up(self) -> MatrixParameter:
         """The rank's rows of up."""
-        return MatrixParameter((self._up,))
+        return MatrixParameter((self._up,), rule=self.rule)
 
     @cached_property
     def up_bias(self) -> VectorParameter | None:

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from numaserve.workers.layers.axes import Axis
 
 Rows = npt.NDArray[np.int32]
-# "published": as the checkpoint has it, or as the operator wants it; "head": the same of the output head; "absorbed":
-# with at least 8 bits in groups, for what latent attention absorbs.
-Rule = Literal["published", "head", "absorbed", "bf16"]
+# "published": as the checkpoint has it, or as the operator wants it; "head": the same of the output head; "stored": as
+# the checkpoint has it, whatever the operator wants; "absorbed": with at least 8 bits in groups, for what latent
+# attention absorbs.
+Rule = Literal["published", "head", "stored", "absorbed", "bf16"]
 Stack = Literal["in order", "turned"]
 
 EACH = "*"
@@ -31,7 +32,8 @@ class Source:
 
     `name` is without what checkpoints put before "layers."; `gguf` is its name in GGUF files, likewise without
     ".weight" of matrices. With `stacked` the checkpoint has those of all units of a parameter's `each` in one tensor,
-    [units, out features, in features] in order or [units, in features, out features] turned.
+    [units, out features, in features] in order or [units, in features, out features] turned. With `kernel` the in
+    features of a matrix have these dimensions in the checkpoint: those of a convolution.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Source:
     gguf: str = ""
     quantizable: bool = True
     stacked: Stack | None = None
+    kernel: tuple[int, ...] = ()
 
     @property
     def is_matrix(self) -> bool:
@@ -46,9 +49,15 @@ class Source:
         return len(self.shape) == 2
 
     @property
+    def saved_shape(self) -> tuple[int, ...]:
+        """The shape in the checkpoint."""
+        return (self.shape[0], *self.kernel) if self.kernel else self.shape
+
+    @property
     def bias(self) -> Source:
         """The bias of this matrix."""
-        return replace(self, name=f"{self.name}.bias", shape=self.shape[:1], gguf=self.gguf and f"{self.gguf}.bias")
+        gguf = self.gguf and f"{self.gguf}.bias"
+        return replace(self, name=f"{self.name}.bias", shape=self.shape[:1], gguf=gguf, kernel=())
 
     def named(self, unit: int) -> str:
         """Its name for one unit of the parameter's `each`."""

@@ -177,20 +177,21 @@ class RankPart:
             self._formats[parameter] = found
         return found
 
-    def distinct(self) -> Iterator[MatrixParameter]:
-        """The declarations of all matrices that the rank holds, each memory once, in the order of the layers."""
-        for each in self.partition.model.parameters():
+    def distinct(self, layer: Declaring | None = None) -> Iterator[MatrixParameter]:
+        """The declarations of all matrices that the rank holds, or of those in a layer, each memory once, in the order
+        of the layers."""
+        for each in (layer or self.partition.model).parameters():
             if isinstance(each, MatrixParameter) and self._tied(each) is None:
                 yield each
 
-    def weight_bytes(self) -> int:
-        """Memory of all its matrices; vectors, a few kB a layer, are left out."""
-        return self.bytes_by_format().total()
+    def weight_bytes(self, layer: Declaring | None = None) -> int:
+        """Memory of all its matrices, or of those in a layer; vectors, a few kB a layer, are left out."""
+        return self.bytes_by_format(layer).total()
 
-    def bytes_by_format(self) -> Counter[str]:
-        """Memory of its matrices, by the format that they are kept in."""
+    def bytes_by_format(self, layer: Declaring | None = None) -> Counter[str]:
+        """Memory of its matrices, or of those in a layer, by the format that they are kept in."""
         found: Counter[str] = Counter()
-        for each in self.distinct():
+        for each in self.distinct(layer):
             made = self.format(each)
             found[made.format] += len(self.units(each)) * matrix_bytes(*self.shape(each), made)
         return found

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.spec import ModelConfig
 
@@ -30,7 +31,8 @@ class GgufForm:
 
     `architecture` is what general.architecture says, or one of `others`; where several families share that value,
     `accepts(metadata)` decides whether a file is of this one. `values(metadata, values)` are fields of config.json that
-    extend or replace `values`, the fields of every family; `rope(metadata)` does the same for rope_scaling.
+    extend or replace `values`, the fields of every family; `rope(metadata)` does the same for rope_scaling. A model
+    with a vision tower has a file of its own for it, whose projector is of the type `projector`.
     """
 
     architecture: str
@@ -40,6 +42,7 @@ class GgufForm:
     equal_value_length: bool = True  # values of heads are as long as keys
     pairs: bool = False  # rotated dimensions lie in pairs
     others: tuple[str, ...] = ()
+    projector: str = ""  # empty: there is no such file, or it is not used
     classifier: str = ""  # the architecture of a file with a classification head; empty: such files are refused
 
     @property
@@ -53,7 +56,8 @@ class Family:
     """One model family. `configure(fields, architecture)` maps config.json to layers.
 
     `buffers` end the names of tensors that follow from the configuration: older libraries saved them with the weights,
-    and they are never read.
+    and they are never read. `images(fields, processor, config)` maps the settings of the image processor of a model
+    with a tower.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Family:
     configure: Callable[[Fields, str], ModelConfig]
     gguf: GgufForm | None = None
     buffers: tuple[str, ...] = ROTARY_BUFFERS
+    images: Callable[[Fields, Fields, ModelConfig], ImageInput] | None = None
 
     def config_of(self, fields: Fields, architecture: str) -> ModelConfig:
         """Return the configuration of a model, with the family's `buffers`. Raises `OperatorError` as `configure`

@@ -18,6 +18,12 @@ from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_classifier import RANK, check_judge, classifier_values, has_classifier
 from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames, shape_of
+from numaserve.workers.models.config.gguf_projector import (
+    as_in_projector,
+    processor_fields,
+    projector_type,
+    with_projector,
+)
 from numaserve.workers.models.config.huggingface import MAX_LAYERS
 from numaserve.workers.models.family import GgufForm
 from numaserve.workers.models.registry import gguf_family
@@ -27,7 +33,7 @@ from numaserve.workers.program.ops.rows import Pooling
 if TYPE_CHECKING:
     from gguf import ReaderTensor
     from numaserve.workers.models.config.gguf_file import GGUFFile
-    from numaserve.workers.models.config.gguf_parts import GGUFModel
+    from numaserve.workers.models.config.gguf_parts import GGUFModel, GGUFPart
 
 # GGUF's key after "<architecture>." to config.json's.
 _KEYS = {
@@ -63,10 +69,14 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     name = file.scalar("general.architecture")
     if not isinstance(name, str):
         raise OperatorError(f"{path}: general.architecture is missing; the file is not a language model")
-    metadata = Fields({key: file.scalar(key) for key in file.fields}, str(path))
-    family = gguf_family(name, metadata)
+    metadata = _metadata(model.parts[0])
+    projector = model.projector
+    family = gguf_family(name, metadata, "" if projector is None else str(projector_type(projector.file)))
     assert family.gguf is not None  # noqa: S101  found by its GGUF form
-    fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
+    values = _as_config_json(file, tensors, metadata, family.gguf)
+    fields = Fields(values, str(path))
+    if projector is not None:
+        fields = with_projector(fields, file, _metadata(projector))
     config = family.config_of(fields, family.gguf.classifier if fields.has("id2label") else family.architectures[0])
     present = {tensor.name for tensor in tensors}
     # For some models, conversion leaves out the layers that predict.
@@ -76,8 +86,18 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
         decoder = _with_pooling(decoder, metadata)
         if _pooling_type(metadata) == RANK:
             check_judge(file, {tensor.name: tensor for tensor in tensors}, metadata)
+    if projector is not None and decoder.tower is not None:
+        by_name = {tensor.name: tensor for tensor in projector.file.tensors}
+        decoder = replace(decoder, tower=as_in_projector(decoder.tower, by_name))
+    if projector is not None and family.images is not None:
+        processor = processor_fields(projector.file, _metadata(projector))
+        config = replace(config, images=family.images(fields, processor, config))
     stored = _stored(tensors, decoder, config.skipped_layers)
     return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), saved_as=(), stored=stored)
+
+
+def _metadata(part: GGUFPart) -> Fields:
+    return Fields({key: part.file.scalar(key) for key in part.file.fields}, str(part.path))
 
 
 def _with_pooling(decoder: Decoder, metadata: Fields) -> Decoder:

@@ -16,6 +16,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.dense import Dense
 from numaserve.workers.models.config.direction import is_bidirectional
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.image_processor import read_image_processor
 from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization, with_quantization_file
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
@@ -23,8 +24,8 @@ from numaserve.workers.models.config.saved import as_saved
 from numaserve.workers.models.config.sentence_transformers import SentenceModules, read_sentence_modules
 from numaserve.workers.models.config.token_head import read_token_head
 from numaserve.workers.models.gguf import gguf_config
-from numaserve.workers.models.registry import family_of, is_served
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.registry import family_of, is_served, projector_types
+from numaserve.workers.models.spec import ModelConfig, towers_note
 
 if TYPE_CHECKING:
     from numaserve.workers.models.config.gguf_parts import GGUFModel
@@ -49,9 +50,11 @@ def open_model(path: Path) -> ModelFiles:
         raise OperatorError(f"{path}: no such file or folder; give a model folder, a .gguf file or a hub id")
     if path.suffix != ".gguf":
         raise OperatorError(f"{path}: not a model; give the folder that holds config.json, or a .gguf file")
-    from numaserve.workers.models.config.gguf_parts import open_gguf_model  # noqa: PLC0415
+    from numaserve.workers.models.config.gguf_parts import find_projector, open_gguf_model  # noqa: PLC0415
 
-    return ModelFiles(path, open_gguf_model(path), SafetensorsFiles(path))
+    model = open_gguf_model(path)
+    model = replace(model, projector=find_projector(path, model.metadata, projector_types()))
+    return ModelFiles(path, model, SafetensorsFiles(path))
 
 
 def load_model_config(path: Path, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
@@ -123,11 +126,14 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
     if not is_served(architecture) and (pooled or is_bidirectional(fields)):
         # A model saved without a head has the name of the class without one.
         architecture = re.sub("Model$", "ForCausalLM", architecture)
-    config = as_saved(family_of(architecture, str(path)).config_of(fields, architecture), files.safetensors)
+    family = family_of(architecture, str(path))
+    config = as_saved(family.config_of(fields, architecture), files.safetensors)
+    if family.images is not None and not pooled:  # a pooled model is served without its tower
+        config = replace(config, images=family.images(fields, read_image_processor(files.path), config))
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(files.safetensors):
         config = config.with_own_head()
-    config = replace(config, stored=read_quantization(fields, config), left_out=_left_out(fields))
+    config = replace(config, stored=read_quantization(fields, config), left_out=_left_out(fields, config))
     generation = files.path / "generation_config.json"
     if not is_there(generation):
         return config
@@ -136,8 +142,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
     return replace(config, eos_token_ids=tuple(dict.fromkeys(config.eos_token_ids + more)))
 
 
-def _left_out(fields: Fields) -> tuple[str, ...]:
-    towers = [name for name in ("vision", "audio") if fields.has(f"{name}_config")]
-    parts = f"{towers[0]} tower is" if len(towers) == 1 else f"{' and '.join(towers)} towers are"
-    note = f"the checkpoint's {parts} not loaded: only text is served"
-    return (*((note,) if towers else ()), *left_out(fields))
+def _left_out(fields: Fields, config: ModelConfig) -> tuple[str, ...]:
+    kinds = ("vision", "audio") if config.decoder.tower is None else ("audio",)
+    towers = [name for name in kinds if fields.has(f"{name}_config")]
+    return (*((towers_note(towers),) if towers else ()), *left_out(fields))

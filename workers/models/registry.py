@@ -42,11 +42,19 @@ def _by_architecture() -> dict[str, Family]:
     return {name: family for family in families().values() for name in family.architectures}
 
 
-def gguf_family(architecture: str, metadata: Fields) -> Family:
-    """Return the family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
+def projector_types() -> set[str]:
+    """Return the types of projectors of vision towers that are supported in GGUF files."""
+    return {family.gguf.projector for family in families().values() if family.gguf is not None} - {""}
+
+
+def gguf_family(architecture: str, metadata: Fields, projector: str = "") -> Family:
+    """Return the family of a GGUF file of `architecture` with that `metadata`, and with a tower whose projector is of
+    the type `projector`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]
     for family, form in ((each, each.gguf) for each in known):
-        if form is not None and architecture in form.architectures and form.accepts(metadata):
+        if form is None or form.projector != projector or architecture not in form.architectures:
+            continue
+        if form.accepts(metadata):
             return family
     names = {name for family in known if family.gguf is not None for name in family.gguf.architectures}
     raise _unsupported(architecture, metadata.where, sorted(names))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
@@ -16,6 +17,12 @@ from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.layers.token_head import VECTORS, WEIGHTS, TokenHead
 from numaserve.workers.program.ops.rows import Pooling
+
+
+def towers_note(towers: Sequence[str]) -> str:
+    """Return a sentence for the operator about towers of a checkpoint that are not used."""
+    parts = f"{towers[0]} tower is" if len(towers) == 1 else f"{' and '.join(towers)} towers are"
+    return f"the checkpoint's {parts} not loaded: only text is served"
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class ModelConfig:
     labels: tuple[str, ...] = ()  # of a classifier, whose vectors are their logits
     masked_head: MaskedHead | None = None  # of a masked language model, which is loaded for sparse vectors alone
     left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
+    images: ImageInput | None = None  # of a decoder with a tower
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
@@ -111,8 +119,10 @@ class ModelConfig:
             raise OperatorError("an assistant only drafts for another model: serve that one, with --draft-model")
 
     def drafting_for(self, served: ModelConfig) -> ModelConfig:
-        """Return the same draft model as it drafts for another model. Raises `OperatorError` if it cannot."""
-        return replace(self, decoder=self.decoder.drafting_for(served.decoder))
+        """Return the same draft model as it drafts for another model: of text alone. Raises `OperatorError` if it
+        cannot."""
+        model = self.text_only()
+        return replace(model, decoder=model.decoder.drafting_for(served.decoder))
 
     def or_saved_as(self, other: ModelConfig) -> ModelConfig:
         """Return the same model, whose checkpoint may have the names of tensors of `other` instead."""
@@ -122,15 +132,31 @@ class ModelConfig:
         """Return the same model without the layer that predicts."""
         return replace(self, decoder=replace(self.decoder, predictor=None))
 
-    def pooled(self, pooling: Pooling | None = None) -> ModelConfig:
-        """Return the same model without its head, with that `pooling` or its own. Checkpoints of such models may name
-        tensors without any prefix."""
-        decoder = self.decoder
+    def text_only(self) -> ModelConfig:
+        """Return the same model without its tower, whose tensors are ignored."""
+        tower = self.decoder.tower
+        if tower is None:
+            return self
+        declared = tuple(source.name for parameter in tower.parameters() for source in parameter.sources)
+        towers = (saved for begin, saved in self.aliases if any(name.startswith(begin) for name in declared))
         return replace(
             self,
+            decoder=replace(self.decoder, tower=None),
+            images=None,
+            ignored_prefixes=(*self.ignored_prefixes, *towers),
+            left_out=(towers_note(["vision"]), *self.left_out),
+        )
+
+    def pooled(self, pooling: Pooling | None = None) -> ModelConfig:
+        """Return the same model without its head and its tower, with that `pooling` or its own. Checkpoints of such
+        models may name tensors without any prefix."""
+        model = self.text_only()
+        decoder = model.decoder
+        return replace(
+            model,
             decoder=replace(decoder, head=None, pooling=pooling or decoder.pooling),
-            prefixes=(*self.prefixes, ""),
-            ignored_prefixes=(*self.ignored_prefixes, "output."),
+            prefixes=(*model.prefixes, ""),
+            ignored_prefixes=(*model.ignored_prefixes, "output."),
         )
 
     def followed_by(self, dense: Sequence[Dense], folders: Sequence[str]) -> ModelConfig:

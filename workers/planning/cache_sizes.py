@@ -86,8 +86,10 @@ def _too_little(
     weights, scratch, states = (
         sum(each[rank] for rank in pool.ranks) for each in (needs.weights, needs.scratch, needs.states)
     )
-    slots = options.max_running_requests
+    slots, images = options.max_running_requests, sum(needs.images[rank].besides_weights for rank in pool.ranks)
     parts = [f"weights ({format_bytes(weights)})", f"scratch ({format_bytes(scratch)})"]
+    if images:
+        parts.append(f"image input ({format_bytes(images)})")
     if states:
         parts.append(f"recurrent states of {_sequences(slots)} ({format_bytes(states)})")
     *first, last = parts

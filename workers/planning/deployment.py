@@ -14,6 +14,7 @@ from numaserve.workers.interface.windows import Window, WindowTable, window_tabl
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.fitting import fit
+from numaserve.workers.planning.images import ImageMemory
 from numaserve.workers.planning.needs import ring_slot_bytes, shared_step_tokens
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
@@ -32,11 +33,13 @@ class RankResources:
     kv_bytes: int
     state_bytes: int  # of recurrent states: of slots and of snapshots
     scratch_bytes: int
+    images: ImageMemory
 
     @property
     def nbytes(self) -> int:
         """The rank's memory in total."""
-        return self.weight_bytes + self.kv_bytes + self.state_bytes + self.scratch_bytes
+        caches = self.kv_bytes + self.state_bytes
+        return self.weight_bytes + caches + self.scratch_bytes + self.images.besides_weights
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class Deployment:
     def has_states(self) -> bool:
         """Whether ranks keep recurrent states."""
         return any(rank.state_bytes for rank in self.ranks)
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the model reads images."""
+        return self.capacity.feature_tiles > 0
 
 
 def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: Topology) -> Deployment:
@@ -116,6 +124,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             kv_bytes=needs.kv_bytes(rank, capacity.table_pages),
             state_bytes=needs.state_bytes(rank, capacity.num_snapshots),
             scratch_bytes=needs.scratch[rank],
+            images=needs.images[rank],
         )
         for rank, each in enumerate(ranks)
     ]

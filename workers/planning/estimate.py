@@ -40,7 +40,8 @@ class Load:
 class Estimate:
     """The estimate of a load: `prefill` of one prompt, `decode` of a step of the whole batch in the middle of the
     answers. TTFT is that of the last prompt of the batch. Without an answer there is no decoding. Prompts are computed
-    in steps of at most `step_tokens` tokens, chosen from `step_sizes` where there are several."""
+    in steps of at most `step_tokens` tokens, chosen from `step_sizes` where there are several. `tile` is the run of the
+    vision tower of a model that reads images."""
 
     machine: Machine
     load: Load
@@ -51,6 +52,7 @@ class Estimate:
     step_tokens: int
     prefill: PhaseEstimate
     decode: PhaseEstimate | None
+    tile: PhaseEstimate | None
     notes: tuple[str, ...]
     multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
 
@@ -162,6 +164,7 @@ def make_estimate(
         size,
         prefill,
         found[-1] if load.output_len else None,
+        None if config.decoder.tower is None else phases.estimate_tile(config.decoder.tower),
         (*config.notes, *placement.notes),
         partition.multiplied_by(),
     )

@@ -12,6 +12,7 @@ from numaserve.workers.interface.windows import Window, window_tables
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.cache_sizes import divide_memory
+from numaserve.workers.planning.images import feature_tiles
 from numaserve.workers.planning.narrower import narrower_settings
 from numaserve.workers.planning.needs import (
     RankNeeds,
@@ -98,6 +99,7 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
         num_snapshots=caches.num_snapshots,
         max_drafts=max_drafts(chosen, model, partition),
         window_pages=tuple(min(pages, num_pages) for pages in caches.window_pages),
+        feature_tiles=feature_tiles(model),
     )
     windows = tuple(model.decoder.windows[: len(caches.window_pages)])
     return Fitting(chosen, partition, needs, capacity, windows, notes)

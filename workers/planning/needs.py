@@ -8,6 +8,7 @@ from numaserve.workers.interface.step_lengths import LONGER_STEPS
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
+from numaserve.workers.planning.images import ImageMemory, image_memory, tower_message
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.states import draft_bytes
 from numaserve.workers.program.handles import MATRIX_PAD, round_up
@@ -24,25 +25,27 @@ MEMORY_PAGE = 4096
 @dataclass(frozen=True)
 class RankNeeds:
     """Bytes that each rank needs, by rank: for weights, for scratch, for the recurrent states of all slots, for a
-    snapshot of those of one slot, and for a page of KV cache. `per_window_page` has the part of a page of the layers
-    with each window, by window and rank."""
+    snapshot of those of one slot, for a page of KV cache, and for image input. `per_window_page` has the part of a page
+    of the layers with each window, by window and rank."""
 
     weights: list[int]
     scratch: list[int]
     states: list[int]
     per_snapshot: list[int]
     per_page: list[int]
+    images: list[ImageMemory]
     per_window_page: Sequence[list[int]] = ()
 
     @property
     def parts(self) -> tuple[list[int], ...]:
-        """The lists of all kinds of memory, but for the parts of a page."""
+        """The lists of all kinds of memory, but for image input and the parts of a page."""
         return self.weights, self.scratch, self.states, self.per_snapshot, self.per_page
 
     @property
     def fixed(self) -> list[int]:
         """The memory of each rank besides caches."""
-        return [sum(each) for each in zip(self.weights, self.scratch, self.states, strict=True)]
+        images = [each.besides_weights for each in self.images]
+        return [sum(each) for each in zip(self.weights, self.scratch, self.states, images, strict=True)]
 
     def state_bytes(self, rank: int, num_snapshots: int) -> int:
         """Return the memory of a rank for the states of slots and snapshots."""
@@ -115,8 +118,9 @@ def _logit_rows(options: DeploymentOptions) -> int:
 
 
 def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
-    """Return the size of the largest message of a step, in fp32: the residual stream of all tokens, a rank's part of a
-    layer's result for the others, its logits, or its part of vectors. A draft model has these messages, too."""
+    """Return the size of the largest message of a step, in fp32: the residual stream of all tokens or of a tile's
+    patches, a rank's part of a layer's result for the others, its logits, or its part of vectors. A draft model has
+    these messages, too."""
     if options.draft is not None:
         own = ring_slot_bytes(replace(options, draft=None), model, partition)
         return max(own, ring_slot_bytes(*_of_draft(options, options.draft, partition)))
@@ -132,7 +136,7 @@ def message_bytes(model: ModelConfig, partition: Partition, tokens: int, logit_r
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
     vectors = max(map(decoder.pooled_message_columns, partition.ranks))
-    sizes = (tokens, columns), (logit_rows, vocabulary), (pooled, vectors)
+    sizes = (tokens, columns), (logit_rows, vocabulary), (pooled, vectors), tower_message(model, partition)
     padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
     return round_up(4 * max(padded), MEMORY_PAGE)
 
@@ -146,7 +150,7 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
         weights, scratch, states, snapshot, page = (
             list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True)
         )
-        return RankNeeds(weights, scratch, states, snapshot, page, served.per_window_page)
+        return RankNeeds(weights, scratch, states, snapshot, page, served.images, served.per_window_page)
     slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots: the queries of all ranks' heads, which are narrower than the results that a slot has for
     # the same sequences.
@@ -160,6 +164,7 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
         states=[options.max_running_requests * _states_of_slot(options, model, part) for part in ranks],
         per_snapshot=[model.decoder.snapshot_bytes(part) for part in ranks],
         per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
+        images=[image_memory(model, part, options.image_store_bytes) for part in ranks],
         per_window_page=[
             list(each)
             for each in zip(

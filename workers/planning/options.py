@@ -37,6 +37,7 @@ class DeploymentOptions:
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"
+    image_store_bytes: int = 0  # pixels of images, if the model reads images
     draft: DraftOptions | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
     drafts: bool = False  # whether steps verify draft tokens

@@ -137,6 +137,8 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             weights_ns=round(model.load_seconds * 1e9),
             terms=model.terms,
             draft_terms=model.draft_terms,
+            tower_terms=model.tower_terms,
+            tower_parts=model.tower_parts,
         )
     )
     return model
@@ -199,6 +201,7 @@ class _Loop:
                 worker_ns,
                 answer.mask_wait_ns,
                 answer.draft_ns,
+                answer.tower_ns,
             )
         )
 

@@ -25,6 +25,7 @@ from numaserve.workers.interface.protocol import (
     SlotInit,
     StepPlan,
     TokenLogprobs,
+    TowerWork,
     WeightsOrigin,
     WindowWork,
 )
@@ -37,6 +38,7 @@ from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.pooled import NO_VECTOR, PooledVectors
 from numaserve.workers.process.populate import Population
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
+from numaserve.workers.process.tower import make_tower
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
 
@@ -44,6 +46,8 @@ from numaserve.workers.weights.cache.background import BackgroundWriter
 NativeLogprobs = tuple[int, float, list[int], list[float]]
 # Index in the plan, sampled token, log-probabilities of the prompt's next token, and those of the named tokens.
 NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None, list[float]]
+
+_DRAFT, _TOWER = "draft ", "tower "
 
 
 @dataclass
@@ -55,6 +59,7 @@ class StepAnswer:
     all_reduce_ns: int
     mask_wait_ns: int
     draft_ns: int = 0  # in the drafter, before and after the served model
+    tower_ns: int = 0  # in the vision tower, before the served model
 
 
 class RankModel:
@@ -70,7 +75,7 @@ class RankModel:
                 launch,
                 model=launch.draft.model,
                 settings=launch.draft.settings,
-                capacity=launch.capacity.without_window_tables(),
+                capacity=msgspec.structs.replace(launch.capacity.without_window_tables(), feature_tiles=0),
             )
             self._loaded.append(RankWeights(of_draft, held.config))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)
@@ -91,9 +96,13 @@ class RankModel:
         self._program = served.program
         self._vectors = PooledVectors(decoder, served.outside.kept(HEAD_COLUMNS) if decoder.token_head else None)
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
-        self._programs = [served]
+        self._tower = make_tower(held, served.outside, node)
+        # By what stands before the names of their operations.
+        self._programs = [("", served)]
+        if self._tower is not None:
+            self._programs.append((_TOWER, self._tower.program))
         if self._drafter is not None:
-            self._programs += self._drafter.programs
+            self._programs += [(_DRAFT, each) for each in self._drafter.programs]
             self._continuations = Continuations(reads_drafts=WORKER_DRAFTERS[launch.drafter].reads_drafts)
         self.terms = served.terms
         if node.masks is not None:
@@ -105,7 +114,17 @@ class RankModel:
     @property
     def draft_terms(self) -> list[OperationTerms]:
         """The terms of the drafter's operations."""
-        return [terms for each in self._programs[1:] for terms in each.terms]
+        return [terms for of, each in self._programs if of == _DRAFT for terms in each.terms]
+
+    @property
+    def tower_terms(self) -> list[OperationTerms]:
+        """The terms of the vision tower's operations, for each tile."""
+        return [] if self._tower is None else self._tower.terms
+
+    @property
+    def tower_parts(self) -> list[float]:
+        """The share of a tower run's multiplies in each of its parts."""
+        return [] if self._tower is None else self._tower.shares
 
     @property
     def isa(self) -> str:
@@ -163,19 +182,20 @@ class RankModel:
         return [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
 
     def operations(self) -> list[OperationProfile]:
-        """Return the cost of all operations since load. The names of the drafter's operations begin with "draft"."""
-        served, *drafts = (each.operations() for each in self._programs)
-        renamed = (msgspec.structs.replace(each, name=f"draft {each.name}") for draft in drafts for each in draft)
-        return [*served, *renamed]
+        """Return the cost of all operations since load. The names of the drafter's operations begin with "draft", those
+        of the vision tower's operations with "tower"."""
+        found = ((of, each) for of, program in self._programs for each in program.operations())
+        return [msgspec.structs.replace(each, name=of + each.name) for of, each in found]
 
     def kv_populations(self) -> list[Population]:
         """Return the tasks that touch the KV caches' memory ahead of its use."""
-        return [population for each in self._programs for population in each.kv_populations()]
+        # The tower's pages are few, and no plan names them.
+        return [found for of, each in self._programs if of != _TOWER for found in each.kv_populations()]
 
     def misplaced_pages(self) -> int:
         """Return the number of memory pages of weights and KV cache that are on another node than the rank's node."""
         weights = [(one.address, one.nbytes) for each in self._loaded for one in each.loaded.weights.matrices]
-        caches = [layer for each in self._programs for layer in each.program.kv_memory]
+        caches = [layer for _, each in self._programs for layer in each.program.kv_memory]
         return self._node.misplaced_pages([*weights, *caches])
 
     def run(self, plan: StepPlan) -> StepAnswer:
@@ -192,6 +212,7 @@ class RankModel:
                     self._program.append_pages(seq.slot, seq.pages)
             for work in plan.windows or ():
                 self._advance_window(plan, work)
+            tower_ns = self._run_tower(plan.tower) if plan.tower else 0
             draft_ns = 0
             if self._drafter is not None:
                 plan = self._continuations.completed(plan)
@@ -202,8 +223,9 @@ class RankModel:
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
             states = [(work.index, work.begin, work.marks) for work in plan.states or ()]
+            placed = [msgspec.structs.astuple(rows) for rows in plan.placed or ()]
             rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
-                sequences, tokens, targets, plan.step_id, plan.drafts or [], states=states
+                sequences, tokens, targets, plan.step_id, plan.drafts or [], states=states, placed=placed
             )
             if self._drafter is not None:
                 self._continuations.ran(plan, _sampled(plan, rows))
@@ -216,7 +238,7 @@ class RankModel:
                 self._drafter.revert()
             raise
         results = self._results(plan, rows) if self._launch.rank == 0 else []
-        return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns)
+        return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns, tower_ns)
 
     def _native_row(self, seq: SeqPlan) -> tuple[int, int, int, bool, int, int]:
         end = END_SAMPLE if seq.sample else self._vectors.end_of(seq) if seq.pool else 0
@@ -227,6 +249,11 @@ class RankModel:
         if init.sampling.masked and self._launch.mask_fd < 0:
             raise ValueError("the step has a constrained sequence, but this worker receives no token masks")
         self._program.init_slot(slot, slot_settings(init))
+
+    def _run_tower(self, works: list[TowerWork]) -> int:
+        if self._tower is None:
+            raise ValueError("the step has images, but the model was loaded without a vision tower")
+        return self._tower.run(works)
 
     def _advance_window(self, plan: StepPlan, work: WindowWork) -> None:
         if not 0 <= work.index < len(plan.seqs):

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from numaserve.kernels import Program
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.protocol import Launch, OperationProfile
-from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.layers.forward import Forward
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.needs import kv_bytes
 from numaserve.workers.planning.reference import draft_bytes, page_bytes, window_page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.program.cost import merged_terms
+from numaserve.workers.program.cost import StepWork, merged_terms
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.parts import StepPart, parts_of
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 if TYPE_CHECKING:
@@ -30,16 +32,6 @@ if TYPE_CHECKING:
 
 # Name, format, nanoseconds, nanoseconds of waiting for other ranks, bytes of weights, bytes read, operations.
 NodeProfile = tuple[str, str, int, int, int, int, int]
-
-
-class Forward(Protocol):
-    """A model, or a part of a model that has a Program of its own."""
-
-    def shape(self, part: RankPart) -> RankShape:
-        """Return the sizes that the Program is made for."""
-
-    def forward(self, b: ProgramBuilder, part: RankPart) -> None:
-        """Append the forward pass to a Program."""
 
 
 class RankWeights:
@@ -68,7 +60,8 @@ class RankWeights:
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
         """Load the weights; `report` gets the bytes of packed weights that are done."""
         # Whole pages: a plan's positions are checked against a slot's page table, not against the context length.
-        positions = self.launch.capacity.pages_per_slot * PAGE_SIZE
+        tower = self.config.decoder.tower
+        positions = max(self.launch.capacity.pages_per_slot * PAGE_SIZE, 0 if tower is None else tower.patches)
         loader = RankLoader(self._files, self.config, self.part, positions, self.launch.weights_cache)
         del self._files  # the tables of a large checkpoint take tens of megabytes
         self.loaded = loader.load(node.team, report)
@@ -79,6 +72,8 @@ class RankProgram:
 
     program: Program | ReferenceProgram
     outside: OutsideRows
+    parts: list[StepPart]  # of a step, the smallest ones
+    shares: list[float]  # of the step's multiplies, in each part
 
     def __init__(
         self,
@@ -87,16 +82,21 @@ class RankProgram:
         node: NodeContext,
         limits: Capacity,
         lender: RankProgram | None = None,
+        *,
+        settings: ModelSettings | None = None,
+        in_parts: StepWork | None = None,
     ) -> None:
         """Build the Program of `model`, which is the model of `held` or a part of it. Its `limits` are its own, below
-        those of the deployment where it does less. With a `lender` it reads the KV cache of that Program."""
+        those of the deployment where it does less, and so are its `settings`, if it has some. With a `lender` it reads
+        the KV cache of that Program. Steps of the work `in_parts` may run in `parts`."""
         launch = held.launch
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
-        self._setup = ProgramSetup(model.shape(held.part), limits, ranks, launch.settings)
+        self._setup = ProgramSetup(model.shape(held.part), limits, ranks, settings or launch.settings)
         builder = ProgramBuilder(self._setup)
         model.forward(builder, held.part)
         costs = builder.costs()
         self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
+        self.parts, self.shares = ([], []) if in_parts is None else parts_of(builder.costed(), in_parts)
         self._lent = lender is not None
         self.program, self.outside = _build(builder, held, node, None if lender is None else lender.program)
 

@@ -54,6 +54,10 @@ class Tensor(Buffer):
     """Activations of this rank."""
 
 
+class Persistent(Tensor):
+    """Rows that are filled in from outside between steps, and stay from step to step."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns(Tensor):
     """Columns of another tensor, from `first` on. It has no memory of its own."""

@@ -121,6 +121,20 @@ def merged_terms(costs: Iterable[OperationCost]) -> list[OperationTerms]:
     return list(found.values())
 
 
+def of_whole(terms: Iterable[OperationTerms], tokens: int) -> list[OperationTerms]:
+    """The same terms with a whole sequence of `tokens` tokens as a row, for steps of such sequences alone."""
+    pairs = tokens * (tokens + 1) // 2
+    return [
+        OperationTerms(
+            each.name,
+            weight_bytes=each.weight_bytes,
+            row_flops=each.row_flops * tokens + each.pair_flops * pairs,
+            sequence_bytes=each.position_bytes * tokens,
+        )
+        for each in terms
+    ]
+
+
 def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
     summed = ("weight_bytes", "row_flops", "expert_bytes", "position_bytes", "pair_flops", "sequence_bytes")
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in summed})
@@ -135,6 +149,19 @@ def of_logit_rows(cost: OperationCost) -> OperationCost:
 
     token, moves = cost.moves.token, cost.moves
     moves = moves._replace(token=0, logit_row=moves.logit_row + token, pooled=moves.pooled + token)
+    return dataclasses.replace(cost, amount=amount, terms=terms, moves=moves)
+
+
+def of_merged_rows(cost: OperationCost, merged: int) -> OperationCost:
+    """The cost of the same operation on rows that were made of `merged` tokens each. All columns of such rows are
+    multiples of `merged`."""
+    terms = None if cost.terms is None else replace(cost.terms, row_flops=cost.terms.row_flops / merged)
+
+    def amount(step: StepWork) -> Amount:
+        sequences = [(start // merged, count // merged) for start, count in step.sequences]
+        return cost.amount(StepWork(sequences, step.logit_rows, step.pooled))
+
+    moves = cost.moves._replace(token=cost.moves.token // merged)
     return dataclasses.replace(cost, amount=amount, terms=terms, moves=moves)
 
 

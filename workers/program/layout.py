@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.program.buffers import Buffer
+from numaserve.workers.program.buffers import Buffer, Persistent
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.rows import Keep
 
@@ -57,10 +57,12 @@ def layout(operations: Sequence[Operation]) -> Layout:
 def lifetimes(operations: Sequence[Operation]) -> dict[Buffer, Lifetime]:
     """The lifetime of each buffer that has memory of its own, in the order in which they are touched first."""
     found: dict[Buffer, Lifetime] = {}
+    end = len(operations) - 1
     for index, operation in enumerate(operations):
-        last = len(operations) - 1 if isinstance(operation, Keep) else index  # rows are kept until after the step
         for buffer in operation.buffers:
-            before = found.get(buffer.whole, Lifetime(index, index))
+            stays = isinstance(buffer, Persistent)
+            last = end if stays or isinstance(operation, Keep) else index  # rows are kept until after the step
+            before = found.get(buffer.whole, Lifetime(0 if stays else index, index))
             found[buffer.whole] = Lifetime(before.first, max(before.last, last))
     return found
 

@@ -17,6 +17,7 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
+from numaserve.workers.program.ops.images import MergeRows, PlaceRows
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.ops.recurrent import (
@@ -31,9 +32,7 @@ from numaserve.workers.program.ops.recurrent import (
 from numaserve.workers.program.ops.rows import (
     Embed,
     Gather,
-    Given,
     GroupNorm,
-    Keep,
     LayerNorm,
     Multiply,
     Pool,
@@ -42,6 +41,7 @@ from numaserve.workers.program.ops.rows import (
     QuantizeHeads,
     RmsNorm,
     TokenRows,
+    has_node,
 )
 from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.outside import OutsideRows, outside_rows
@@ -80,11 +80,6 @@ def make_program(
             program.add(kind, nodes.fields(operation) | more(nodes, operation))
     program.set_collectives(places.collectives)
     return program
-
-
-def has_node(operation: Operation) -> bool:
-    """Whether an operation is a node of a Program. Others only name memory that is read or written from outside."""
-    return not isinstance(operation, Given | Keep)
 
 
 def native_rows(program: Program, operations: Sequence[Operation]) -> OutsideRows:
@@ -218,6 +213,14 @@ def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
     return {"cols": op.out.cols, "rounded": op.out.itemsize == BF16}
 
 
+def _place_rows(nodes: _Nodes, op: PlaceRows) -> dict[str, Any]:
+    return {"rows": op.pool.rows, "cols": op.pool.cols}
+
+
+def _merge_rows(nodes: _Nodes, op: MergeRows) -> dict[str, Any]:
+    return {"cols": op.x.cols}
+
+
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
 KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
@@ -246,6 +249,8 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     KeyDelta: ("key_delta", _delta_heads),
     GatedHeadNorm: ("gated_head_norm", _head_norm),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
+    PlaceRows: ("place_rows", _place_rows),
+    MergeRows: ("merge_rows", _merge_rows),
     Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),
     LayerInputs: ("layer_inputs", _none),

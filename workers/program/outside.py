@@ -21,9 +21,9 @@ class OutsideRows:
     _given: Mapping[str, Rows]
     _kept: Mapping[str, Rows]
 
-    def given(self, name: str) -> npt.NDArray[np.float32]:
-        """Return the rows to fill in before a step: fp32 [tokens, columns]. Raises `ValueError` for a name that the
-        program is not given."""
+    def given(self, name: str) -> Rows:
+        """Return the rows to fill in before a step: fp32 [tokens, columns], or of `Persistent` rows the bits of bf16.
+        Raises `ValueError` for a name that the program is not given."""
         return _found("is given", name, self._given)
 
     def kept(self, name: str) -> Rows:
@@ -39,13 +39,17 @@ def outside_rows(operations: Sequence[Operation], rows: Callable[[Buffer, npt.DT
     kept: dict[str, Rows] = {}
     for index, each in enumerate(operations, start=1):
         if isinstance(each, Given):
-            _add("is given", each.name, given, rows(each.out, np.float32))
+            _add("is given", each.name, given, rows(each.out, _dtype(each.out)))
         elif isinstance(each, Keep):
             if any(each.x.whole is buffer.whole for later in operations[index:] for buffer in later.writes):
                 raise ValueError(f"the rows named {each.name!r} change after they are kept; keep them after that")
-            # numpy has no bf16
-            _add("keeps", each.name, kept, rows(each.x, np.uint16 if each.x.itemsize == BF16 else np.float32))
+            _add("keeps", each.name, kept, rows(each.x, _dtype(each.x)))
     return OutsideRows(given, kept)
+
+
+def _dtype(buffer: Buffer) -> npt.DTypeLike:
+    """numpy has no bf16: its bits are read and written."""
+    return np.uint16 if buffer.itemsize == BF16 else np.float32
 
 
 def _add(verb: str, name: str, found: dict[str, Rows], rows: Rows) -> None:

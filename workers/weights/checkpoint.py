@@ -1,5 +1,7 @@
 """Opens a checkpoint, and checks without reading a weight that it matches its configuration."""
 
+from dataclasses import replace
+
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.config.gguf_names import GgufNames
@@ -19,7 +21,9 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
         # For GGUF files only, see `models/load.py`.
         from numaserve.workers.weights.gguf_source import GGUFSource  # noqa: PLC0415
 
-        return GGUFSource(files.gguf, GgufNames(config.decoder, config.skipped_layers))
+        sees = config.decoder.tower is not None
+        model = files.gguf if sees else replace(files.gguf, projector=None)
+        return GGUFSource(model, GgufNames(config.decoder, config.skipped_layers))
     below = (file for folder in config.folders for file in files_below(files.path, folder))
     source: TensorSource = SafetensorsSource([*files.safetensors, *below])
     if config.decoder.token_head is not None:

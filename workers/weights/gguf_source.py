@@ -53,7 +53,7 @@ class GGUFSource:
     def __init__(self, model: GGUFModel, names: GgufNames) -> None:
         self._read = ReadFiles()
         self._tensors: dict[str, _Part] = {}
-        self._files = {part.path: part.file for part in model.parts}
+        self._files = {part.path: part.file for part in model.files}
         for tensor, where in model.tensors:
             if tensor.name in _ROPE_TABLES:  # read with the configuration
                 continue

@@ -13,6 +13,7 @@ _HEADS = ["colbert_linear.pt", "sparse_linear.pt"]
 _ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "tiktoken.model", "*.jinja", "*.txt", *_HEADS]
 _CONFIGURATION = [
     *("config.json", "generation_config.json", "hf_quant_config.json", *_HEADS),
+    *("preprocessor_config.json", "processor_config.json"),
     *(
         "modules.json",
         "*Pooling/config.json",

@@ -80,6 +80,8 @@ class Packer:
             return
         if stored is None or (gather is None and _reads_blocks(matrix, stored, place)):
             tensor = self._source.tensor(f"{module}.weight")
+            if len(tensor.shape) > len(shape):  # of a convolution
+                tensor = replace(tensor, shape=shape)
             if gather is not None:
                 self._pack_values(matrix, _gathered(tensor, gather), rows, place)
             elif tensor.turned:

@@ -67,7 +67,7 @@ def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str,
                 name = names.of(source, unit)
                 stored = config.stored.get(source.named(unit)) if source.is_matrix else None
                 if stored is None or stored.layout in GGUF_BLOCKS:
-                    plain[f"{name}.weight" if source.is_matrix else name] = source.shape
+                    plain[f"{name}.weight" if source.is_matrix else name] = source.saved_shape
                 else:
                     found = parts_of(stored, source.shape[0], source.shape[1])
                     parts.update({f"{name}.{suffix}": part for suffix, part in found.items()})

@@ -171,7 +171,7 @@ Cost LinearNode::cost(const Step& step) const {
   const Step::Totals& done = step.totals;
   const bool few = logits || narrow;
   return {.bytes = bytes * (few ? done.last_steps : done.steps),
-          .flops = 2 * weight.n() * weight.k() * (few ? done.logit_rows + done.pooled : done.tokens),
+          .flops = 2 * weight.n() * weight.k() * (few ? done.logit_rows + done.pooled + done.merged : done.tokens),
           .format = widened ? WeightFormat::kBf16 : weight.format()};
 }
 

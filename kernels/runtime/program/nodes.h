@@ -151,17 +151,19 @@ class Node {
   virtual Cost cost(const Step&) const { return {}; }
   // Whether the node has work in this step.
   bool runs(const Step& step) const {
-    return (!on_request || step.wants_tokens) && (!of_divided || !step.divided.rows.empty());
+    return (!on_request || step.wants_tokens) && (!of_divided || !step.divided.rows.empty()) &&
+           (!of_features || !step.feature_rows.empty());
   }
   // The number of rows that the node works on.
   int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
   const std::string name;
   size_t node_number = 0;  // in the Program, from 0
   const Node* next_node = nullptr;
-  bool narrow = false;      // whether it works on the last rows, not on all tokens; see NarrowNode and PoolNode
-  bool on_request = false;  // whether it runs only in steps that ask for vectors of tokens
-  bool of_divided = false;  // whether it runs only in steps that divide the latents of a sequence among ranks
-  int64_t bytes = 0;        // of weights read by a run, for the profile
+  bool narrow = false;       // whether it works on other rows than all tokens; see NarrowNode, PoolNode, MergeRowsNode
+  bool on_request = false;   // whether it runs only in steps that ask for vectors of tokens
+  bool of_divided = false;   // whether it runs only in steps that divide the latents of a sequence among ranks
+  bool of_features = false;  // whether it runs only in steps that place image features
+  int64_t bytes = 0;         // of weights read by a run, for the profile
 };
 
 struct EmbedNode : Node {

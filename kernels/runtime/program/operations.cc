@@ -13,16 +13,17 @@
 namespace numaserve {
 
 Activation activation_of(std::string_view name) {
-  return name == "silu"         ? Activation::kSilu
-         : name == "gelu_tanh"  ? Activation::kGeluTanh
-         : name == "swiglu_oai" ? Activation::kSwigluOai
-         : name == "relu2"      ? Activation::kRelu2
-         : name == "gelu"       ? Activation::kGelu
-         : name == "geglu"      ? Activation::kGeglu
-         : name == "tanh"       ? Activation::kTanh
-         : name == "relu"       ? Activation::kRelu
-         : name == "none"       ? Activation::kNone
-                                : throw std::invalid_argument("unknown activation " + std::string(name));
+  return name == "silu"              ? Activation::kSilu
+         : name == "gelu_tanh"       ? Activation::kGeluTanh
+         : name == "swiglu_oai"      ? Activation::kSwigluOai
+         : name == "relu2"           ? Activation::kRelu2
+         : name == "gelu"            ? Activation::kGelu
+         : name == "plain_gelu_tanh" ? Activation::kPlainGeluTanh
+         : name == "geglu"           ? Activation::kGeglu
+         : name == "tanh"            ? Activation::kTanh
+         : name == "relu"            ? Activation::kRelu
+         : name == "none"            ? Activation::kNone
+                                     : throw std::invalid_argument("unknown activation " + std::string(name));
 }
 
 HeadNorm head_norm_of(std::string_view name) {
@@ -229,7 +230,7 @@ void add(Program& p, const LayerInputs& f) {
 
 void add(Program& p, const Multiply& f) {
   require(f.activation != Activation::kSwigluOai && f.activation != Activation::kRelu2 &&
-              f.activation != Activation::kGeglu,
+              f.activation != Activation::kGeglu && f.activation != Activation::kPlainGeluTanh,
           f.kKind, "the activation of a factor must be none, silu, gelu_tanh, gelu, tanh or relu");
   require(f.cols >= 0 && (!f.x || f.x->ld >= f.cols) && f.y.ld >= f.cols && f.out.ld >= f.cols && f.out.ld % kPad == 0,
           f.kKind, "an input or the output has too few columns");

@@ -16,7 +16,7 @@
 
 namespace numaserve {
 
-// Returns the activation of a name: none, silu, gelu_tanh, swiglu_oai, relu2, gelu or geglu. Throws
+// Returns the activation of a name: none, silu, gelu_tanh, swiglu_oai, relu2, gelu, plain_gelu_tanh or geglu. Throws
 // std::invalid_argument for another name.
 Activation activation_of(std::string_view name);
 

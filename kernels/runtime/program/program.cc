@@ -116,17 +116,24 @@ std::span<const float> Program::pooled(size_t index) const {
 }
 
 StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
-                         std::span<const int32_t> targets, uint64_t step_id) {
+                         std::span<const int32_t> targets, uint64_t step_id, std::span<const PlacedRows> placed,
+                         std::optional<StepPart> given) {
   const int64_t begin = now_ns();
   node_ns_.resize(nodes_.size());
   node_wait_ns_.resize(nodes_.size());
   // Steps that are counted do not follow each other: states are taken to be those where each sequence begins.
   if (counter_ != nullptr)
     for (const SequenceInput& s : plan) slots_.at(s.slot).state_position = s.start;
-  step_.begin(plan, tokens, targets, slots_);
+  const StepPart part = part_of_step(given);
+  const Step::Totals before = step_.totals;
+  step_.begin(plan, tokens, targets, slots_, placed);
   slots_.commit();
+  if (part.first > 0) step_.totals = before;
   named_logprobs_.resize(static_cast<size_t>(step_.num_named));
   const std::vector<int32_t>& numbers = step_.divided.rows.empty() ? numbers_undivided_ : numbers_;
+  const auto number = [&](int64_t collective) {
+    return static_cast<uint64_t>(numbers[static_cast<size_t>(collective)]);
+  };
   Run run{.table = table_,
           .team = team_,
           .ring = ring_,
@@ -149,16 +156,16 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   if (ring_ != nullptr) {
     // After an abort, epochs are ahead of the position: a wait could be satisfied by a step that never ended.
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
-    run.first_collective = ring_->position();
+    run.first_collective = ring_->position() - number(part.first_collective);
     ring_->beat();
     const progress::Waiting waiting(team_.progress(), 0);
-    ring_->check(ring_->acquire(0, run.first_collective));
+    ring_->check(ring_->acquire(0, ring_->position()));
   }
   if (counter_ != nullptr) counter_->begin(team_, ring_);
-  team_.parallel([&](int thread) { run_nodes(run, thread); });
+  team_.parallel([&](int thread) { run_nodes(run, part, thread); });
   if (ring_ != nullptr) {
     ring_->check(run.status);
-    ring_->set_position(run.first_collective + static_cast<uint64_t>(numbers.back()));
+    ring_->set_position(run.first_collective + number(part.end_collective));
   }
   const int64_t native_ns = now_ns() - begin;
   if (step_.counts()) native_ns_ += native_ns;
@@ -194,10 +201,20 @@ std::vector<int32_t> Program::sequences_with(bool SampledRow::* mark) const {
   return found;
 }
 
-void Program::run_nodes(Run& run, int thread) {
+StepPart Program::part_of_step(std::optional<StepPart> given) const {
+  const auto nodes = static_cast<int64_t>(nodes_.size()), collectives = static_cast<int64_t>(numbers_.size()) - 1;
+  if (!given) return {.first = 0, .end = nodes, .first_collective = 0, .end_collective = collectives};
+  const StepPart& part = *given;
+  if (part.first < 0 || part.first > part.end || part.end > nodes || part.first_collective < 0 ||
+      part.first_collective > part.end_collective || part.end_collective > collectives)
+    throw std::invalid_argument("the step has a part whose nodes or collectives do not exist");
+  return part;
+}
+
+void Program::run_nodes(Run& run, const StepPart& part, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0, joined = 0;
   Ahead ahead(run, nodes_, thread, most_ahead_);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
+  for (auto i = static_cast<size_t>(part.first); i < static_cast<size_t>(part.end); ++i) {
     if (!nodes_[i]->runs(step_) || nodes_[i]->joins_next(run)) continue;
     enter(run, *nodes_[i], thread);
     nodes_[i]->run(run, thread);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,13 @@ struct ProgramShape {
   KvDtype kv_dtype = KvDtype::kBf16;
   ContextParallel parallel;
   int64_t arena_bytes = 0;
+};
+
+// A part of a step: some nodes, and the collectives in which they take part. The next part of the step finds in memory
+// what this one leaves there.
+struct StepPart {
+  int64_t first = 0, end = 0;
+  int64_t first_collective = 0, end_collective = 0;
 };
 
 struct NodeTime {
@@ -60,6 +68,12 @@ class Program {
     narrow_ = true;
     step_.allow_pooling();
   }
+  // Lets the nodes that are added after this work on the rows that tiles become; none of them may attend. See
+  // Step::take_tiles.
+  void merge(int64_t patches, int64_t merged) {
+    step_.take_tiles(patches, merged);
+    narrow_ = true;
+  }
   // Lets the nodes that are added after this work on all tokens, and run only in steps that ask for vectors of tokens.
   void give_tokens() {
     narrow_ = false;
@@ -95,9 +109,11 @@ class Program {
 
   // Runs every node on a batch and commits the pending changes of slots. Waits for the masks of step `step_id`. Throws
   // std::invalid_argument for an invalid plan; nothing has changed then, and the changes of slots can be reverted.
-  // Throws ring::Aborted or ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
+  // Throws ring::Aborted or ring::DeadlineExceeded when a peer is gone. The result is valid until the next step. With a
+  // `part` only this part of the step runs; totals count the step with its first node.
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
-                  std::span<const int32_t> targets, uint64_t step_id = 0);
+                  std::span<const int32_t> targets, uint64_t step_id = 0, std::span<const PlacedRows> placed = {},
+                  std::optional<StepPart> part = {});
 
   // Indices in the plan of the last step's sequences with invalid logits (NaN, or no finite maximum) or a pooling
   // result that is not finite. Only rank 0 knows the sequences with invalid logits.
@@ -124,7 +140,9 @@ class Program {
 
  private:
   std::vector<int32_t> sequences_with(bool SampledRow::* mark) const;
-  void run_nodes(Run& run, int thread);
+  // The whole step, or `given`. Throws std::invalid_argument for nodes or collectives that do not exist.
+  StepPart part_of_step(std::optional<StepPart> given) const;
+  void run_nodes(Run& run, const StepPart& part, int thread);
 
   std::vector<std::shared_ptr<const void>> kept_;
   const KernelTable& table_;

@@ -65,6 +65,13 @@ void Step::allow_narrowing(std::span<const CacheKind> kinds, int threads) {
   narrowed_.emplace(limits, kinds, parallel_.world, threads);
 }
 
+void Step::take_tiles(int64_t patches, int64_t merged) {
+  require(patches > 0 && merged > 0 && patches % merged == 0, "the patches of a tile cannot be merged");
+  require(patches <= limits_.max_step_tokens, "a tile has more patches than the limit of a step");
+  tile_ = patches;
+  merged_ = merged;
+}
+
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
                  std::span<const int32_t> targets, SlotTable& slots) {
   require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "the step has more sequences than slots");
@@ -88,8 +95,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (s.pool && !may_pool_)
       refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
     if (s.tokens && !may_give_tokens_) refuse_slot(s, "asks for vectors of its tokens, but the model has none");
-    if (takes_whole_ && (s.start > 0 || s.drafts > 0 || !s.pool))
-      refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");
+    check_whole(s);
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
@@ -104,6 +110,42 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
   check_states(sequences_in, slots);
+}
+
+void Step::check_whole(const SequenceInput& s) const {
+  const bool whole = s.start == 0 && s.drafts == 0;
+  if (tile_ > 0) {
+    if (!whole || s.count != tile_)
+      refuse_slot(s, ("is not a whole tile of " + std::to_string(tile_) + " patches").c_str());
+  } else if (takes_whole_ && (!whole || !s.pool)) {
+    refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");
+  }
+}
+
+// Run after the checks of sequences: their rows in the batch are known.
+void Step::place_features(std::span<const SequenceInput> sequences_in, std::span<const PlacedRows> placed) {
+  feature_rows.clear();
+  if (placed.empty()) return;
+  int64_t total = 0;
+  for (const SequenceInput& s : sequences_in) total += s.count;
+  feature_rows.assign(static_cast<size_t>(total), -1);
+  for (const PlacedRows& p : placed) {
+    require(p.sequence >= 0 && static_cast<size_t>(p.sequence) < sequences_in.size(),
+            "the step places image features in a sequence that is not in it");
+    const SequenceInput& s = sequences_in[static_cast<size_t>(p.sequence)];
+    if (p.count <= 0 || p.start < s.start || int64_t{p.start} + p.count > int64_t{s.start} + s.count)
+      refuse_slot(s, "has image features at positions that are not among its new tokens");
+    if (p.row < 0 || int64_t{p.row} + p.count > pool_rows_)
+      refuse_slot(s,
+                  ("has image features that are not in the pool of " + std::to_string(pool_rows_) + " rows").c_str());
+    int64_t first = p.start - s.start;
+    for (int32_t i = 0; i < p.sequence; ++i) first += sequences_in[static_cast<size_t>(i)].count;
+    for (int32_t i = 0; i < p.count; ++i) {
+      int32_t& row = feature_rows[static_cast<size_t>(first + i)];
+      if (row >= 0) refuse_slot(s, "has two image features for one token");
+      row = p.row + i;
+    }
+  }
 }
 
 void Step::check_pages(const SequenceInput& s, const Slot& slot) const {
@@ -151,8 +193,9 @@ void Step::check_states(std::span<const SequenceInput> sequences_in, SlotTable& 
 }
 
 void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
-                 std::span<const int32_t> targets, SlotTable& slots) {
+                 std::span<const int32_t> targets, SlotTable& slots, std::span<const PlacedRows> placed) {
   check(sequences_in, tokens_in, targets, slots);
+  place_features(sequences_in, placed);
   indices.clear();
   whole_.clear();
   if (narrowed_) narrowed_->clear();
@@ -195,6 +238,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   totals.last_steps += num_rows(true) > 0;
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());
   totals.pooled += static_cast<int64_t>(pooled_rows.size());
+  totals.merged += merged_rows();
   totals.divided += static_cast<int64_t>(divided.rows.size());
 }
 

@@ -34,6 +34,13 @@ struct SequenceInput {
   std::span<const StateMark> marks{};  // of memory that lives as long as the step
 };
 
+// Positions of a sequence that take rows of the feature pool in place of their embeddings, from `row` on; see
+// PlacedRows in workers/interface/protocol/steps.py.
+struct PlacedRows {
+  int32_t sequence;  // index in the plan
+  int32_t start, count, row;
+};
+
 struct LogitRow {
   int32_t row;       // in the batch
   int32_t sequence;  // index in the plan
@@ -79,21 +86,36 @@ class Step {
   // Allows vectors of tokens: nodes exist for them.
   void allow_token_vectors() { may_give_tokens_ = true; }
 
+  // Allows rows of a feature pool of `rows` rows in place of embeddings.
+  void allow_placing(int64_t rows) {
+    pool_rows_ = rows;
+    feature_rows.reserve(static_cast<size_t>(limits_.max_step_tokens));
+  }
+
+  // Requires each sequence to be a tile of `patches` tokens, of which `merged` become one row. Throws
+  // std::invalid_argument for tiles that no step has space for.
+  void take_tiles(int64_t patches, int64_t merged);
+
   // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
   // in order. `targets` are the wanted next tokens of all sequences, in order. Throws std::invalid_argument before
   // anything is changed: every rank refuses the same plan, so the ranks stay in step.
   void begin(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
-             SlotTable& slots);
+             SlotTable& slots, std::span<const PlacedRows> placed = {});
 
   std::span<const int32_t> tokens() const { return indices.tokens(); }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens().size()); }
   // The rows of a node; `narrow` as in Node.
   int64_t num_rows(bool narrow) const {
-    return narrow ? static_cast<int64_t>(logit_rows.size() + pooled_rows.size()) : num_tokens();
+    if (!narrow) return num_tokens();
+    return static_cast<int64_t>(logit_rows.size() + pooled_rows.size()) + merged_rows();
   }
+  // Rows that tiles become.
+  int64_t merged_rows() const { return merged_ > 0 ? num_tokens() / merged_ : 0; }
   const Batch& batch(bool narrow) const { return narrow ? *narrowed_ : whole_; }
   int64_t max_rows(bool narrow) const {
-    return narrow ? limits_.max_logit_rows + (may_pool_ ? limits_.max_slots : 0) : limits_.max_step_tokens;
+    if (!narrow) return limits_.max_step_tokens;
+    const int64_t merged = merged_ > 0 ? limits_.max_step_tokens / merged_ : 0;
+    return limits_.max_logit_rows + (may_pool_ ? limits_.max_slots : 0) + merged;
   }
 
   // Whether totals and times count this step. Empty steps, by which workers show that they are alive, would make the
@@ -106,6 +128,8 @@ class Step {
   std::vector<PooledRows> pooled_rows;    // in the batch
   std::vector<int32_t> pooled_sequences;  // index in the plan
   std::vector<SequenceInput> plan;
+  // The row of the feature pool that each new token takes in place of its embedding, or -1. Empty in a step without.
+  std::vector<int32_t> feature_rows;
   // The segments of all sequences, and the range of those of each. Segments of a sequence must run in order.
   std::vector<StateSegment> segments;
   std::vector<Range> chains;
@@ -126,6 +150,7 @@ class Step {
     int64_t logit_rows = 0;
     int64_t last_steps = 0;  // with rows of logits or pooled ones: others do not read the head
     int64_t pooled = 0;      // sequences
+    int64_t merged = 0;      // rows that tiles became
     int64_t divided = 0;     // tokens of sequences whose latents the ranks divide
   } totals;
 
@@ -134,6 +159,8 @@ class Step {
              SlotTable& slots);
   void check_states(std::span<const SequenceInput> plan, SlotTable& slots);
   void check_marks(const SequenceInput& sequence);
+  void check_whole(const SequenceInput& sequence) const;
+  void place_features(std::span<const SequenceInput> plan, std::span<const PlacedRows> placed);
   void check_pages(const SequenceInput& sequence, const Slot& slot) const;
   void add_segments(const SequenceInput& sequence, int32_t row, Slot& slot);
   void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
@@ -149,6 +176,7 @@ class Step {
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
   bool may_pool_ = false, may_give_tokens_ = false, keeps_states_ = false;
+  int64_t pool_rows_ = 0, tile_ = 0, merged_ = 0;
   bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores

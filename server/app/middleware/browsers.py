@@ -4,11 +4,12 @@ from numaserve.server.http.auth.quota import RATE_HEADERS
 from numaserve.server.http.browser_rules import ANY, BrowserRules, host_name, is_local
 from numaserve.server.http.errors import ApiError
 from numaserve.server.http.fields.unknown_fields import HEADER as IGNORED_HEADER
+from numaserve.server.http.left_out import HEADER as LEFT_OUT_HEADER
 from numaserve.server.surfaces.errors import error_of
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After", *RATE_HEADERS)
+_EXPOSED = ("X-Request-Id", IGNORED_HEADER, LEFT_OUT_HEADER, "Retry-After", *RATE_HEADERS)
 _MAX_AGE_S = 600  # time for which browsers cache the answer to a preflight
 
 

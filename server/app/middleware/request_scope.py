@@ -5,6 +5,8 @@ import logging
 from numaserve.server.http.access_log import RequestRecord, request_id_of
 from numaserve.server.http.errors import internal_error
 from numaserve.server.http.fields.unknown_fields import HEADER as IGNORED_HEADER
+from numaserve.server.http.left_out import HEADER as LEFT_OUT_HEADER
+from numaserve.server.http.left_out import header as left_out
 from numaserve.server.http.route_names import route_of
 from numaserve.server.surfaces.errors import error_of
 from starlette.datastructures import MutableHeaders
@@ -37,6 +39,8 @@ class RequestScope:
                 headers["X-Request-Id"] = record.request_id
                 if record.unknown_fields is not None and record.unknown_fields.count:
                     headers[IGNORED_HEADER] = record.unknown_fields.header()
+                if record.left_out:
+                    headers[LEFT_OUT_HEADER] = left_out(record.left_out)
             await send(message)
 
         try:

@@ -34,17 +34,19 @@ class Backlog:
 
     def enter(self, sequence: Sequence) -> None:
         """Count a new sequence as waiting."""
-        work = self._waiting[sequence.request_id] = self.work_of(sequence.prompt_len, sequence.request.max_new_tokens)
+        work = self._waiting[sequence.request_id] = self.work_of(
+            sequence.prompt_len, sequence.request.max_new_tokens, len(sequence.request.images)
+        )
         self.tokens += work.tokens
         self.seconds += work.seconds
 
-    def work_of(self, prompt: int, max_new_tokens: int) -> Work:
-        """Return the work of a sequence with a prompt of `prompt` tokens."""
+    def work_of(self, prompt: int, max_new_tokens: int, tiles: int = 0) -> Work:
+        """Return the work of a sequence with a prompt of `prompt` tokens, and of images of `tiles` tiles."""
         output = round(min(self._output_tokens, max_new_tokens))
         tokens, limits = prompt + output, self._scheduler.config
         batch = max(1, min(limits.max_running, limits.capacity.num_pages * limits.page_size // tokens))
         chunk = prompt if limits.whole_prompts else self._scheduler.step_size.tokens
-        seconds = self._scheduler.step_costs.request_seconds(prompt, output, chunk=chunk, batch=batch)
+        seconds = self._scheduler.step_costs.request_seconds(prompt, output, chunk=chunk, batch=batch, tiles=tiles)
         return Work(tokens, seconds)
 
     def leave(self, sequence: Sequence) -> None:

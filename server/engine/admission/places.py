@@ -46,7 +46,7 @@ class Place:
         try:
             yield
         finally:
-            self._places.turns.release()
+            self._places.turns.release(self._client.name)
 
     def admit(self, requests: Sequence[Request]) -> GenerationStream:
         """Admit the next prompts. Raises `NotReady` or `RequestTooLong`."""

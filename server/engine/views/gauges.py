@@ -22,7 +22,11 @@ class Gauges:
         self._queries = self._hits = self._retractions = 0  # reported so far
         self._drafted: Counter[tuple[str, bool]] = Counter()
         self._anchor_hits = self._unanchored_tokens = 0
-        self._set_anchors()  # before the first scrape: a metric that is added during a scrape is not in it
+        self._feature_hits = self._tower_runs = 0
+        self._tower_s = 0.0
+        # Before the first scrape: a metric that is added during a scrape is not in it.
+        self._set_anchors()
+        self._set_images()
 
     def describe_cache(self, dtype: str) -> None:
         """Report the layout of the KV cache, whose numbers have type `dtype`."""
@@ -45,6 +49,7 @@ class Gauges:
         self._queries, self._hits, self._retractions = queries, hits, stats.retractions
         self._set_drafted()
         self._set_anchors()
+        self._set_images()
 
     def _set_drafted(self) -> None:
         drafted = self._scheduler.drafted.copy()
@@ -64,3 +69,13 @@ class Gauges:
             hits, tokens = stats.hits - self._anchor_hits, stats.unanchored_tokens - self._unanchored_tokens
             self._metrics.anchors(hits=hits, unanchored_tokens=tokens)
             self._anchor_hits, self._unanchored_tokens = stats.hits, stats.unanchored_tokens
+
+    def _set_images(self) -> None:
+        features, seconds = self._scheduler.features, self._scheduler.step_costs.tower_s
+        if self._scheduler.config.capacity.feature_tiles:
+            self._metrics.images(
+                found=features.hits - self._feature_hits,
+                computed=features.runs - self._tower_runs,
+                tower_seconds=seconds - self._tower_s,
+            )
+            self._feature_hits, self._tower_runs, self._tower_s = features.hits, features.runs, seconds

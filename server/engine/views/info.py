@@ -17,6 +17,7 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
         "context_length": limits.capacity.context_length,
         "num_pages": limits.capacity.num_pages,
         **({"window_tables": windows} if windows else {}),
+        **({"feature_tiles": limits.capacity.feature_tiles} if limits.capacity.feature_tiles else {}),
         "page_size": limits.page_size,
         "max_running_requests": limits.max_running,
         "chunked_prefill_size": limits.shared_step_tokens,

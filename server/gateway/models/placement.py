@@ -8,6 +8,8 @@ from pathlib import Path
 from numaserve.server.gateway.models.models_file import ModelsFile, ModelSpec
 from numaserve.server.gateway.models.residency import Claim
 from numaserve.server.gateway.models.resident import Resident
+from numaserve.server.images.types import ImageLimits
+from numaserve.server.service.images import image_limits
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
@@ -37,6 +39,11 @@ class Placed:
     def context_length(self) -> int:
         """Maximum tokens of a sequence."""
         return self.deployment.capacity.context_length
+
+    @property
+    def images(self) -> ImageLimits | None:
+        """The limits of the images of a request; None if the model takes no images."""
+        return image_limits(self.spec.config) if self.deployment.capacity.feature_tiles else None
 
     @property
     def cpus(self) -> Sequence[int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from numaserve.server.generation.conversation.content import joined
 from numaserve.server.generation.conversation.turns import Turn
-from numaserve.server.tokenizer.types import ChatTemplateError, TokenizerProtocol
+from numaserve.server.tokenizer.types import ChatTemplateError, RendersChats
 
 _MARK = "a late instruction"
 _LATE: Turn = {"role": "system", "content": _MARK}
@@ -23,14 +24,14 @@ _PROBES = (
 
 
 class LateSystem:
-    """Folds the system turns after the first turn, where a tokenizer's chat template does not write them.
+    """Folds the system turns after the first turn, where a chat template does not write them.
 
     The template is probed once, with turns of the server's own. The result must not depend on the conversation: the
     prefixes of two requests would differ.
     """
 
-    def __init__(self, tokenizer: TokenizerProtocol) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, template: RendersChats) -> None:
+        self._template = template
         self._are_written: bool | None = None
 
     def folded(self, turns: list[Turn]) -> list[Turn]:
@@ -46,7 +47,7 @@ class LateSystem:
 
     def _is_written(self, probe: list[dict[str, object]]) -> bool:
         try:
-            return _MARK in self._tokenizer.render_chat(probe)
+            return _MARK in self._template.render_chat(probe)
         except ChatTemplateError:
             return False
 
@@ -63,7 +64,7 @@ def fold(turns: Iterable[Turn]) -> list[Turn]:
         is_late = _is_system(turn) and bool(folded) and not _is_system(folded[-1])
         role = "user" if is_late else turn["role"]
         if folded and folded[-1]["role"] == role and (joins or is_late or role == "system"):
-            folded[-1]["content"] = f"{folded[-1]['content']}\n{turn['content']}"
+            folded[-1]["content"] = joined([folded[-1]["content"], turn["content"]])
         else:
             folded.append({**turn, "role": role})
             joins = False

@@ -12,13 +12,15 @@ from typing import Any
 
 from numaserve.server.answers.tools.format import Call, ToolFormat
 from numaserve.server.answers.tools.types import Tool
+from numaserve.server.generation.conversation.content import joined
 
 _EXAMPLE = Call(name="NAME", arguments={"ARGUMENT": "VALUE"})
 _Message = Mapping[str, Any]
+_Described = Mapping[str, object]
 
 
-def in_plain_text(messages: Sequence[_Message], tools: Sequence[Tool], calls: ToolFormat) -> list[dict[str, Any]]:
-    """Return the conversation with `tools`, calls and results as texts of roles that every template knows.
+def in_plain_text(messages: Sequence[_Message], tools: Sequence[_Described], calls: ToolFormat) -> list[dict[str, Any]]:
+    """Return the conversation with calls, results and the `described` tools as texts of roles that all templates know.
 
     The answer is parsed in the format of `calls`.
     """
@@ -31,12 +33,12 @@ def in_plain_text(messages: Sequence[_Message], tools: Sequence[Tool], calls: To
         return plain
     offer = _offer(tools, calls)
     if plain and plain[0]["role"] == "system":
-        return [{**plain[0], "content": f"{plain[0]['content']}\n\n{offer}"}, *plain[1:]]
+        return [{**plain[0], "content": joined([plain[0]["content"], offer], "\n\n")}, *plain[1:]]
     return [{"role": "system", "content": offer}, *plain]
 
 
-def _offer(tools: Sequence[Tool], calls: ToolFormat) -> str:
-    functions = "\n".join(json.dumps(described(tool), ensure_ascii=False) for tool in tools)
+def _offer(tools: Sequence[_Described], calls: ToolFormat) -> str:
+    functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         f"You can call these functions, each given as a line of JSON:\n<tools>\n{functions}\n</tools>\n"
         f"To call one, write nothing but:\n{calls.render([_EXAMPLE])}"
@@ -53,8 +55,8 @@ _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 def _results(messages: Sequence[_Message]) -> dict[str, Any]:
-    texts = [f"<tool_response>\n{message['content']}\n</tool_response>" for message in messages]
-    return {"role": "user", "content": "\n".join(texts)}
+    results = [joined(["<tool_response>\n", message["content"], "\n</tool_response>"], "") for message in messages]
+    return {"role": "user", "content": joined(results)}
 
 
 def _with_calls(message: _Message, calls: ToolFormat) -> dict[str, Any]:
@@ -63,5 +65,5 @@ def _with_calls(message: _Message, calls: ToolFormat) -> dict[str, Any]:
         return dict(message)
     functions = [call["function"] for call in given]
     text = calls.render([Call(name=each["name"], arguments=each["arguments"]) for each in functions])
-    content = f"{message['content']}\n{text}" if message["content"] else text
+    content = joined([message["content"], text]) if message["content"] else text
     return {"role": message["role"], "content": content}

@@ -9,15 +9,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
+import msgspec
+from numaserve.server.generation.conversation.content import Content, characters, joined
+from numaserve.server.generation.conversation.images import Image, ImagePart, image_part
 from numaserve.server.generation.conversation.messages import Conversation
 
 Turn = dict[str, Any]
 _THOUGHT = ("reasoning_content", "thinking")  # the second one is the name in gpt-oss' template
-
-
-# A placeholder for an image that a tool has returned. A refusal would end the conversation, whose history keeps the
-# image.
-IMAGE_LEFT_OUT = "[An image, which this server does not show to the model.]"
 
 
 class TextPart(Protocol):
@@ -33,6 +31,18 @@ def text_of(content: str | Iterable[TextPart] | None) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 
 
+def content_of(content: str | Iterable[TextPart | ImagePart] | None, param: str) -> Content:
+    """Return a content of texts and images, which the field `param` has; the images are in their parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return joined(
+        [
+            [image_part(part.image(f"{param}[{index}]"))] if isinstance(part, ImagePart) else part.text
+            for index, part in enumerate(content)
+        ]
+    )
+
+
 def assistant_turn(content: str = "", thought: str = "", calls: Sequence[dict[str, Any]] = ()) -> Turn:
     """Return a turn of the assistant."""
     turn: Turn = {"role": "assistant", "content": content}
@@ -45,17 +55,17 @@ def assistant_turn(content: str = "", thought: str = "", calls: Sequence[dict[st
 
 def join_neighbours(turns: Iterable[Turn], roles: AbstractSet[str]) -> list[Turn]:
     """Return the turns with adjacent turns of one of `roles` joined, each text on its own line."""
-    joined: list[Turn] = []
+    together: list[Turn] = []
     for role, group in groupby(turns, key=itemgetter("role")):
         neighbours = list(group)
-        joined += [_joined(neighbours)] if role in roles else neighbours
-    return joined
+        together += [_joined(neighbours)] if role in roles else neighbours
+    return together
 
 
-def conversation_from(turns: list[Turn]) -> Conversation:
-    """Return the conversation of `turns`."""
+def conversation_from(turns: list[Turn], images: list[Image]) -> Conversation:
+    """Return the conversation of `turns`, whose parts for images stand for `images`."""
     needs_tools = any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns)
-    return Conversation(turns, sum(map(_characters, turns)), needs_tools)
+    return Conversation(turns, sum(map(_characters, turns)), needs_tools, images)
 
 
 def with_system(system: str | None, conversation: Conversation) -> Conversation:
@@ -63,21 +73,21 @@ def with_system(system: str | None, conversation: Conversation) -> Conversation:
     if not system:
         return conversation
     messages = [{"role": "system", "content": system}, *conversation.messages]
-    return Conversation(messages, len(system) + conversation.characters, conversation.needs_tools)
+    return msgspec.structs.replace(conversation, messages=messages, characters=len(system) + conversation.characters)
 
 
 def _joined(turns: Sequence[Turn]) -> Turn:
     """Join turns of one role, all at once: one by one, thousands of turns would be copied thousands of times."""
-    joined = {**turns[0]}
+    whole = {**turns[0]}
     for name in ("content", *_THOUGHT):
-        if texts := [turn[name] for turn in turns if turn.get(name)]:
-            joined[name] = "\n".join(texts)
+        if contents := [turn[name] for turn in turns if turn.get(name)]:
+            whole[name] = joined(contents)
     if calls := [call for turn in turns for call in turn.get("tool_calls", ())]:
-        joined["tool_calls"] = calls
-    return joined
+        whole["tool_calls"] = calls
+    return whole
 
 
 def _characters(turn: Turn) -> int:
     calls = turn.get("tool_calls")
     written = len(json.dumps(calls, ensure_ascii=False)) if calls else 0
-    return len(turn["content"]) + len(turn.get(_THOUGHT[0], "")) + written
+    return characters(turn["content"]) + len(turn.get(_THOUGHT[0], "")) + written

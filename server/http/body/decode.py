@@ -8,6 +8,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
+from numaserve.server.http.body.opaque import TakenOut
 from numaserve.server.http.explain import NOT_JSON, Problem, explain
 from numaserve.server.http.fields.types import Strict
 from numaserve.server.http.fields.unknown_fields import UnknownFields
@@ -33,6 +34,8 @@ class Decoded(msgspec.Struct, frozen=True):
     ignored_names: list[str] = []
     ignored_count: int = 0
     problem: Problem | None = None
+    text_bytes: int = 0  # of the body without its opaque texts
+    opaque: list[str] = []  # the opaque texts, which other messages carry
 
 
 def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
@@ -62,16 +65,18 @@ def to_data(body: Strict) -> dict[str, Any]:
     return {name: to_data(value) if isinstance(value, Strict) else value for name, value in values}
 
 
-def from_data(model: type[Body], data: dict[str, Any]) -> Body:
-    """Return the request for validated data; the inverse of `to_data`."""
-    values = {name: _typed(_class_of(model, name), value) for name, value in data.items()}
+def from_data(model: type[Body], data: dict[str, Any], opaque: TakenOut) -> Body:
+    """Return the request for validated data, whose `opaque` texts were taken out; the inverse of `to_data`."""
+    values = {name: _typed(_class_of(model, name), value, opaque) for name, value in data.items()}
     return model.model_construct(set(data), **values)
 
 
-def _typed(kind: type[Strict] | type[msgspec.Struct] | None, value: Any) -> Any:
+def _typed(kind: type[Strict] | type[msgspec.Struct] | None, value: Any, opaque: TakenOut) -> Any:
     if kind is None or value is None:
         return value
-    return from_data(kind, value) if issubclass(kind, Strict) else msgspec.convert(value, kind)
+    if issubclass(kind, Strict):
+        return from_data(kind, value, opaque)
+    return msgspec.convert(value, kind, dec_hook=opaque.decode)
 
 
 @cache

@@ -14,6 +14,7 @@ from numaserve.server.common.patience import Patience
 from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.http.body.decode import Decoded
+from numaserve.server.http.body.opaque import text_of
 from numaserve.server.http.body.pieces import Piece, put_together
 from numaserve.server.http.errors import ApiError
 from numaserve.server.http.fields.types import Strict
@@ -34,8 +35,10 @@ class DecodingProcess:
         self._waiting = 0
         self._closed = False
 
-    async def decode(self, model: type[Strict], data: bytes, *, refuse_unknown: bool) -> Decoded:
-        """Decode `data`.
+    async def decode(
+        self, model: type[Strict], data: bytes, *, refuse_unknown: bool, max_text_bytes: int | None = None
+    ) -> Decoded:
+        """Decode `data`, unless it has more than `max_text_bytes` without its opaque texts; None stands for any number.
 
         Raises `QueueFull`, `ApiError` if the process hangs or dies on the body, and `NotReady` once this is closed. If
         the caller is cancelled, a waiting body is dropped; for a body in progress, the result is discarded.
@@ -45,7 +48,14 @@ class DecodingProcess:
             raise QueueFull(
                 f"{self._waiting} long requests are waiting to be decoded (limit {_MAX_WAITING}). Retry after 1 s.", 1
             )
-        head = msgspec.json.encode({"model": model.__name__, "refuse_unknown": refuse_unknown, "length": len(data)})
+        head = msgspec.json.encode(
+            {
+                "model": model.__name__,
+                "refuse_unknown": refuse_unknown,
+                "length": len(data),
+                "max_text_bytes": len(data) if max_text_bytes is None else max_text_bytes,
+            }
+        )
         self._waiting += 1
         try:
             answer = await asyncio.wrap_future(self._thread.submit(self._ask, head + b"\n", data))
@@ -89,7 +99,10 @@ class DecodingProcess:
             self._check_open()  # again: `close` may have missed a new process
             process.send(head, patience)
             process.send(data, patience)
-            return msgspec.convert(put_together(_received(process, patience)), Decoded)
+            pieces = (msgspec.json.decode(part, type=Piece) for part in _received(process, patience))
+            decoded = msgspec.convert(put_together(pieces), Decoded)
+            opaque = iter(lambda: text_of(_received(process, patience)), "")
+            return msgspec.structs.replace(decoded, opaque=list(opaque))
         except BaseException as error:
             self._end()
             if isinstance(error, Ended):
@@ -107,7 +120,7 @@ class DecodingProcess:
         return self._process
 
 
-def _received(process: ChildProcess, patience: Patience) -> Iterator[Piece]:
-    """Yield the pieces of an answer. Other threads can run between two pieces."""
+def _received(process: ChildProcess, patience: Patience) -> Iterator[bytes]:
+    """Yield some parts of an answer. Other threads can run between two parts."""
     while length := int.from_bytes(process.receive(8, patience), "little"):
-        yield msgspec.json.decode(process.receive(length, patience), type=Piece)
+        yield process.receive(length, patience)

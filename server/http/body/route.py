@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.decode import Body, BodyProblem, decode, from_data
 from numaserve.server.http.body.need import BodyNeed, count_values
+from numaserve.server.http.body.opaque import TakenOut
 from numaserve.server.http.body.process import DecodingProcess
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import from_problem, too_large
@@ -28,9 +29,10 @@ _BEYOND_NEED = "The request body has more than {}, the limit for this model's co
 class Bodies:
     """Decodes the bodies of one server's requests."""
 
-    def __init__(self, limits: ApiLimits, *, refuse_unknown: bool = False) -> None:
+    def __init__(self, limits: ApiLimits, *, refuse_unknown: bool = False, takes_images: bool = False) -> None:
         self._limits = limits
         self._refuse_unknown = refuse_unknown
+        self._takes_images = takes_images
         self._process = DecodingProcess()
         self._log = IgnoredFieldsLog()
 
@@ -44,7 +46,7 @@ class Bodies:
         Raises `ApiError` and `QueueFull`.
         """
         data = await request.body()
-        need = BodyNeed.of(model.most_tokens(self._limits), self._limits)
+        need = BodyNeed.of(model.most_tokens(self._limits), self._limits, takes_images=self._takes_images)
         if len(data) > need.max_bytes:
             raise too_large(_BEYOND_NEED.format(f"{need.max_bytes} bytes"))
         values = count_values(data, need.max_values)
@@ -55,18 +57,24 @@ class Bodies:
         try:
             if len(data) <= INLINE_BYTES and values <= INLINE_VALUES:
                 return decode(model, data, unknown)
-            return await until_disconnect(request, self._decode_elsewhere(model, data, unknown))
+            return await until_disconnect(request, self._decode_elsewhere(model, data, unknown, need.max_text_bytes))
         except BodyProblem as error:
             raise from_problem(error.problem) from None
         finally:
             self._log.add(unknown)
 
-    async def _decode_elsewhere(self, model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
-        decoded = await self._process.decode(model, data, refuse_unknown=self._refuse_unknown)
+    async def _decode_elsewhere(
+        self, model: type[Body], data: bytes, unknown: UnknownFields, max_text_bytes: int
+    ) -> Body:
+        decoded = await self._process.decode(
+            model, data, refuse_unknown=self._refuse_unknown, max_text_bytes=max_text_bytes
+        )
+        if decoded.text_bytes > max_text_bytes:
+            raise too_large(_BEYOND_NEED.format(f"{max_text_bytes} bytes without its images"))
         unknown.names, unknown.count = decoded.ignored_names, decoded.ignored_count
         if decoded.problem is not None:
             raise BodyProblem(decoded.problem)
-        return from_data(model, decoded.fields)
+        return from_data(model, decoded.fields, TakenOut(decoded.opaque))
 
 
 def body_route(bodies: Bodies, *, any_content_type: bool = False) -> type[APIRoute]:

@@ -16,18 +16,21 @@ def kind_of(value: Any, default: str | None = None) -> Any:
 
 
 def only_types(
-    kinds: Sequence[str], unserved: Mapping[str, str] = MEDIA, default: str | None = None
+    kinds: Sequence[str],
+    unserved: Mapping[str, str] = MEDIA,
+    default: str | None = None,
+    confused: Sequence[str] = (),
 ) -> BeforeValidator:
     """Return a validator that refuses objects of types other than `kinds`; pydantic's own messages repeat the input.
 
     `unserved` maps types of input other than text to the names of that input. An object without a type has the
-    `default`.
+    `default`. Types that clients have `confused` with one of the `kinds` pass as well.
     """
-    supported = ", ".join(map(repr, kinds))
+    supported, passing = ", ".join(map(repr, kinds)), (*kinds, *confused)
 
     def check(value: object) -> object:
         # The most frequent case first: the other checks take several times as long.
-        if (type(value) is dict and value.get("type", default) in kinds) or isinstance(value, BaseModel):
+        if (type(value) is dict and value.get("type", default) in passing) or isinstance(value, BaseModel):
             return value
         kind = kind_of(value, default)
         if isinstance(kind, str) and kind in unserved:

@@ -144,8 +144,9 @@ class WaitingQueue:
             default=None,
         )
 
-    def computed(self, seq: Sequence, tokens: int) -> None:
-        """Count the tokens of the turn that `next_prompt` has given to this sequence."""
+    def computed(self, seq: Sequence, tokens: float) -> None:
+        """Count the tokens of the turn that `next_prompt` has given to this sequence. Runs of the vision tower count as
+        the tokens that take as long."""
         self._prompts.took(seq.request.client.name, tokens)
 
     def _line_up(self, share: _Share) -> None:

@@ -47,6 +47,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         drafter=_drafter(config, draft, mtp=mtp),
         drafts=bool(config.drafters),
         prefix_cache=config.prefix_cache,
+        image_store_bytes=int(config.image_memory_gib * GIB),
     )
 
 

@@ -5,7 +5,6 @@ compiles each constraint. Its memory is freed with it, and the next fork finds t
 one ended. The fork confines itself before it parses the constraint; this process never parses one.
 """
 
-import ctypes
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.confined.confinement import confine, ignore_ends_of_the_group
+from numaserve.server.confined.fork import end_with
 from numaserve.server.structured.complaints import refusal
 from numaserve.server.structured.long_answers import begin_choices, counts_far, walk
 from numaserve.server.structured.parser_limits import new_matcher
@@ -27,7 +27,6 @@ from numaserve.server.structured.types import Constraint, GrammarTooSlow, Unsupp
 
 # Smaller than a server thread's stack: a grammar that exhausts the stack does so here.
 _STACK_BYTES = 2**20
-_PR_SET_PDEATHSIG = 1
 _TOKENS = 4  # tokens of a simulated answer
 _PAGE = resource.getpagesize()
 # A signal does not show whether the stack or the memory was exhausted, because one grows into the other.
@@ -98,9 +97,7 @@ def _take_some_tokens(matcher: LLMatcher) -> tuple[list[int], float]:
 def _become_a_trial(settings: Settings, memory_bytes: int, parent: int) -> None:
     """Give up every right except computing, set the time limits, and die with the parent process."""
     limits = settings.limits
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    end_with(parent)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # the constraints, the answers, and Rust's panic messages
         os.dup2(nowhere, descriptor)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from numaserve.server.generation.conversation.turns import IMAGE_LEFT_OUT, text_of
+from numaserve.server.generation.conversation.turns import text_of
 from numaserve.server.http.fields.typed import only_types, tag_of, text_or_list
 from numaserve.server.http.fields.types import Data, ShortText, Strict, Text, Unused
+from numaserve.server.surfaces.image_parts import IMAGE_TYPES, AnthropicImage, image_or_type
 from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
@@ -103,28 +104,16 @@ class ToolReferenceBlock(Strict):
         return self.tool_name
 
 
-class ResultImageBlock(Strict):
-    """An image in a tool result; the server replaces it with a placeholder text."""
-
-    type: Literal["image"]
-    source: Unused = None
-    cache_control: Unused = None
-
-    @property
-    def text(self) -> str:
-        """The text for the model."""
-        return IMAGE_LEFT_OUT
-
-
-_InputText = (
+_Input = (
     Annotated[TextBlock, Tag("[text]")]
     | Annotated[DocumentBlock, Tag("[document]")]
     | Annotated[SearchResultBlock, Tag("[search_result]")]
+    | Annotated[AnthropicImage, Tag("[image]")]
 )
 _ResultBlock = Annotated[
-    _InputText | Annotated[ToolReferenceBlock, Tag("[tool_reference]")] | Annotated[ResultImageBlock, Tag("[image]")],
-    Discriminator(tag_of()),
-    only_types(("text", "document", "search_result", "tool_reference", "image")),
+    _Input | Annotated[ToolReferenceBlock, Tag("[tool_reference]")],
+    Discriminator(image_or_type),
+    only_types(("text", "document", "search_result", "tool_reference", "image"), confused=IMAGE_TYPES),
 ]
 _Result = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_ResultBlock], Field(max_length=_MAX_BLOCKS), Tag("[list]")],
@@ -171,14 +160,15 @@ class ToolResultBlock(Strict):
     cache_control: Unused = None
 
 
+_BLOCKS = ("text", "document", "search_result", "image", "thinking", "redacted_thinking", "tool_use", "tool_result")
 Block = Annotated[
-    _InputText
+    _Input
     | Annotated[ThinkingBlock, Tag("[thinking]")]
     | Annotated[RedactedThinkingBlock, Tag("[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("[tool_use]")]
     | Annotated[ToolResultBlock, Tag("[tool_result]")],
-    Discriminator(tag_of()),
-    only_types(("text", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result")),
+    Discriminator(image_or_type),
+    only_types(_BLOCKS, confused=IMAGE_TYPES),
 ]
 Blocks = Annotated[list[Block], Field(min_length=1, max_length=_MAX_BLOCKS)]
 Content = Annotated[

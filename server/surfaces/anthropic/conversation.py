@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
+from numaserve.server.generation.conversation.images import image_part, taken_out
 from numaserve.server.generation.conversation.messages import MAX_MESSAGES, Conversation
 from numaserve.server.generation.conversation.turns import (
     Turn,
     assistant_turn,
+    content_of,
     conversation_from,
     join_neighbours,
     text_of,
@@ -24,10 +26,11 @@ from numaserve.server.surfaces.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from numaserve.server.surfaces.image_parts import AnthropicImage
 from pydantic import Field, model_validator
 
 _BLOCKS = {
-    "user": frozenset({"text", "document", "search_result", "tool_result"}),
+    "user": frozenset({"text", "document", "search_result", "tool_result", "image"}),
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
     "system": frozenset({"text"}),
 }
@@ -39,15 +42,16 @@ class InputMessage(Strict):
     role: Literal["user", "assistant", "system"]
     """Author of the message. `system` gives instructions in the middle of the conversation."""
     content: Content
-    """Content of the message, as a string or a list of blocks. Every role can send `text`; the user also `document`,
-    `search_result` and    `tool_result`; the assistant also `thinking` and `tool_use`."""
+    """Content of the message, as a string or a list of blocks. Every role can send `text`; the user also `image`,
+    `document`, `search_result` and `tool_result`; the assistant also `thinking` and `tool_use`."""
 
     @model_validator(mode="after")
     def _blocks_fit_the_role(self) -> InputMessage:
         for block in self.blocks:
-            if block.type not in _BLOCKS[self.role]:
+            kind = "image" if isinstance(block, AnthropicImage) else block.type
+            if kind not in _BLOCKS[self.role]:
                 allowed = ", ".join(sorted(_BLOCKS[self.role]))
-                message = f"a message with the role '{self.role}' cannot contain a block of the type '{block.type}'"
+                message = f"a message with the role '{self.role}' cannot contain a block of the type '{kind}'"
                 raise conflict("content", f"{message}; allowed types are {allowed}")
         return self
 
@@ -60,20 +64,25 @@ class InputMessage(Strict):
 def _conversation(messages: list[InputMessage]) -> Conversation:
     """Return the conversation; neighbouring messages of one role are one turn, as in Anthropic's API."""
     names = {block.id: block.name for message in messages for block in message.blocks if block.type == "tool_use"}
-    turns = (turn for message in messages for turn in _turns(message, names))
-    return conversation_from(join_neighbours(turns, {"user", "assistant", "system"}))
+    given = (turn for index, message in enumerate(messages) for turn in _turns(message, names, f"messages[{index}]"))
+    turns = join_neighbours(given, {"user", "assistant", "system"})
+    return conversation_from(turns, taken_out(turns))
 
 
-def _turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
-    return _assistant_turns(message) if message.role == "assistant" else _input_turns(message, names)
+def _turns(message: InputMessage, names: Mapping[str, str], param: str) -> Iterator[Turn]:
+    return _assistant_turns(message) if message.role == "assistant" else _input_turns(message, names, param)
 
 
-def _input_turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
-    for block in message.blocks:
+def _input_turns(message: InputMessage, names: Mapping[str, str], param: str) -> Iterator[Turn]:
+    for index, block in enumerate(message.blocks):
+        where = f"{param}.content[{index}]"
         if isinstance(block, ToolResultBlock):
-            result = {"role": "tool", "content": text_of(block.content), "tool_call_id": block.tool_use_id}
+            content = content_of(block.content, f"{where}.content")
+            result = {"role": "tool", "content": content, "tool_call_id": block.tool_use_id}
             name = names.get(block.tool_use_id)
             yield result if name is None else {**result, "name": name}
+        elif isinstance(block, AnthropicImage):
+            yield {"role": message.role, "content": [image_part(block.image(where))]}
         elif isinstance(block, TextBlock | DocumentBlock | SearchResultBlock):
             yield {"role": message.role, "content": block.text}
 

@@ -11,10 +11,8 @@ from fastapi.responses import Response
 from numaserve.server.generation.answer.reading import Chunk
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation
-from numaserve.server.generation.prompts import render
-from numaserve.server.generation.start import check_model, start
+from numaserve.server.generation.start import check_model, counted, start
 from numaserve.server.http.body.route import body_route
-from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.surfaces.anthropic.event_models import MESSAGE_EVENTS
 from numaserve.server.surfaces.anthropic.response_models import AnthropicError, AnthropicMessage, TokenCount
 from numaserve.server.surfaces.anthropic.schema import CountTokensRequest, MessagesRequest
@@ -42,7 +40,7 @@ def messages_router(context: ApiContext) -> APIRouter:
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         """Count the tokens of a conversation, in Anthropic's format."""
         check_model(context, body.model)
-        prompt = await until_disconnect(request, render(context, body.chat(), body.tool_use()))
+        prompt = await counted(context, request, body.chat(), body.tool_use())
         return json_response({"input_tokens": len(prompt.tokens)})
 
     return router

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.generation.asked import Asked, Chat
 from numaserve.server.generation.conversation.messages import Conversation, conversation_of
-from numaserve.server.http.fields.types import Data, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.http.fields.types import Data, ShortText, Strict, Text, Unused, conflict
+from numaserve.server.surfaces.image_parts import ImageTexts, images_in, with_images
 from numaserve.server.surfaces.ollama.options import OllamaFields
 from numaserve.server.surfaces.openai.chats.tools_schema import Tools
 from numaserve.server.surfaces.tool_fields import tool_use
@@ -48,7 +49,8 @@ class OllamaMessage(Strict):
     tool_name: ShortText | None = None
     """Name of the tool that returned this result."""
     tool_call_id: Unused = None
-    images: Annotated[Neutral, neutral([], media="images")] = None
+    images: ImageTexts = None
+    """Images in base64; the model sees them before the text."""
     thinking: Text | None = None
     """Thinking of the assistant, for chat templates that render it."""
 
@@ -63,9 +65,10 @@ class OllamaMessage(Strict):
         """Whether the message needs a template that supports tools."""
         return self.role == "tool" or bool(self.tool_calls)
 
-    def for_template(self) -> dict[str, Any]:
-        """Return the message in the format of chat templates."""
-        message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+    def for_template(self, param: str) -> dict[str, Any]:
+        """Return the message, which the field `param` has, in the format of chat templates."""
+        content = with_images(images_in(self.images, f"{param}.images"), self.content or "")
+        message: dict[str, Any] = {"role": self.role, "content": content}
         if self.tool_calls:
             message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         if self.thinking:

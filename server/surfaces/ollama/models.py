@@ -115,4 +115,5 @@ def _capabilities(context: ApiContext) -> list[str]:
         return ["embedding"] if context.purpose.task == "embed" else []
     known = {"tools": context.tells_calls, "thinking": context.tells_thoughts}
     known["insert"] = fill_in_of(context.tokenizer) is not None
+    known["vision"] = context.vision is not None
     return ["completion", *(name for name, is_known in known.items() if is_known)]

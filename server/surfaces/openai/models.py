@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.start import check_model
-from numaserve.server.surfaces.model_list import model_answer, models_answer
+from numaserve.server.surfaces.model_list import input_fields, model_answer, models_answer
 from numaserve.server.surfaces.openapi import errors
 from numaserve.server.surfaces.service_models import AnthropicModel, AnthropicModelList, Model, ModelList
 
@@ -12,30 +12,32 @@ from numaserve.server.surfaces.service_models import AnthropicModel, AnthropicMo
 def models_router(context: ApiContext) -> APIRouter:
     """Return the routes of this module."""
     router = APIRouter(tags=["models"])
-    models: dict[str, dict[str, object]] = {
-        name: {
-            "id": name,
-            "object": "model",
-            "created": context.created,
-            "owned_by": "numaserve",
-            "root": context.own_name or context.model_name,
-            "parent": None,
-            "max_model_len": context.limits.context_length,
-        }
-        for name in context.model_names
-    }
 
     @router.get("/v1/models", response_model=ModelList | AnthropicModelList, responses=errors())
     async def list_models(request: Request) -> Response:
         """List the served model under each of its names; in Anthropic's format for requests with
         `anthropic-version`."""
-        return models_answer(request, list(models.values()))
+        return models_answer(request, [_described(context, name) for name in context.model_names])
 
     @router.get("/v1/models/{name:path}", response_model=Model | AnthropicModel, responses=errors(404))
     async def retrieve_model(name: str, request: Request) -> Response:
         """Return the served model under one of its names; in Anthropic's format for requests with
         `anthropic-version`."""
         check_model(context, name)
-        return model_answer(request, models[name])
+        return model_answer(request, _described(context, name))
 
     return router
+
+
+def _described(context: ApiContext, name: str) -> dict[str, object]:
+    images = None if context.vision is None else context.vision.decoder.limits
+    return {
+        "id": name,
+        "object": "model",
+        "created": context.created,
+        "owned_by": "numaserve",
+        "root": context.own_name or context.model_name,
+        "parent": None,
+        "max_model_len": context.limits.context_length,
+        **input_fields(images, context.limits.max_body_bytes),
+    }

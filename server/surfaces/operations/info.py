@@ -15,8 +15,10 @@ from numaserve.server.common.cpu_times import cpu_times
 from numaserve.server.engine.types import Load, NotReady
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.purpose import Generates
+from numaserve.server.generation.vision import Vision
 from numaserve.server.http.errors import ApiError, bad_request
 from numaserve.server.http.explain import CONFLICT
+from numaserve.server.images.geometry import most_tiles
 from numaserve.server.surfaces.openapi import errors
 from numaserve.server.surfaces.service_models import Flushed, Loads, Machine, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.surfaces.streaming import json_response
@@ -119,6 +121,21 @@ def _server_info(context: ApiContext) -> dict[str, Any]:
         "served_model_names": context.model_names,
         "prefix_sharing": context.prefix_sharing,
         "sampling_defaults": context.sampling_defaults.given(),
+        **({} if context.vision is None else {"images": _image_info(context.vision)}),
+    }
+
+
+def _image_info(vision: Vision) -> dict[str, int]:
+    """Return the sizes of images and their limits, under the names of the command line's options where there is one."""
+    settings, limits = vision.settings, vision.decoder.limits
+    return {
+        "tile": settings.tile,
+        "tile_tokens": settings.rows_per_tile,
+        "max_tiles": most_tiles(settings, limits.pixels),
+        "max_images": limits.images,
+        "max_image_pixels": limits.pixels,
+        "max_image_file_bytes": limits.file_bytes,
+        "max_image_file_pixels": limits.file_pixels,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from numaserve.server.generation.asked import Asked, Texts
+from numaserve.server.generation.conversation.images import Image, Images
 from numaserve.server.http.fields.types import (
     MAX_INT,
     Neutral,
@@ -19,6 +20,7 @@ from numaserve.server.http.fields.types import (
     neutral,
 )
 from numaserve.server.http.limits import ApiLimits
+from numaserve.server.surfaces.image_parts import images_of
 from numaserve.server.surfaces.sglang.sampling_schema import DEFAULT_MAX_NEW_TOKENS, SamplingParameters
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -85,7 +87,9 @@ class SGLangGenerateRequest(Strict):
     """Priority among the client's own requests; higher numbers start first, as in SGLang; 0 unless set."""
 
     input_embeds: Annotated[Neutral, neutral()] = None
-    image_data: Annotated[Neutral, neutral([], media="images")] = None
+    image_data: Annotated[Images, images_of("image_data")] | None = None
+    """Image in base64 or as a URL `data:image/png;base64,...`, or a list of images, for a single `text` that has the
+    model's placeholder for each."""
     audio_data: Annotated[Neutral, neutral([], media="audio")] = None
     video_data: Annotated[Neutral, neutral([], media="videos")] = None
     modalities: Annotated[Neutral, neutral([])] = None
@@ -106,6 +110,8 @@ class SGLangGenerateRequest(Strict):
     def _fields_fit_together(self) -> SGLangGenerateRequest:
         if (self.text is None) == (self.input_ids is None):
             raise conflict("text", "exactly one of 'text' and 'input_ids' is needed")
+        if self._images and not isinstance(self.text, str):
+            raise conflict("image_data", "'image_data' needs a single 'text'; send one request for each text")
         if (self.top_logprobs_num or self.token_ids_logprob) and not self.return_logprob:
             param = "top_logprobs_num" if self.top_logprobs_num else "token_ids_logprob"
             raise conflict(param, f"'{param}' needs 'return_logprob': true")
@@ -114,6 +120,10 @@ class SGLangGenerateRequest(Strict):
                 "token_ids_logprob", "'token_ids_logprob' covers generated tokens only; leave out 'logprob_start_len'"
             )
         return self
+
+    @property
+    def _images(self) -> list[Image]:
+        return [] if self.image_data is None else self.image_data.images
 
     @property
     def scores_prompt(self) -> bool:
@@ -148,7 +158,8 @@ class SGLangGenerateRequest(Strict):
 
     def _texts(self) -> Texts:
         if self.text is not None:
-            return Texts([self.text] if isinstance(self.text, str) else self.text, param="text")
+            texts = [self.text] if isinstance(self.text, str) else self.text
+            return Texts(texts, param="text", images=self._images)
         ids = self.input_ids or []
         lists = [each for each in ids if isinstance(each, list)]
         return Texts(lists or [[each for each in ids if isinstance(each, int)]], param="input_ids")

@@ -7,9 +7,9 @@ from fastapi.responses import Response
 from numaserve.server.generation.answer_size import check_texts
 from numaserve.server.generation.asked import Chat
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.prompts import check_text_length, render
+from numaserve.server.generation.prompts import check_text_length
 from numaserve.server.generation.sampling import check_token_ids
-from numaserve.server.generation.start import check_model
+from numaserve.server.generation.start import check_model, counted
 from numaserve.server.http.body.need import BYTES_PER_TOKEN
 from numaserve.server.http.body.route import body_route
 from numaserve.server.http.disconnect import until_disconnect
@@ -29,7 +29,7 @@ def tokenize_router(context: ApiContext) -> APIRouter:
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         """Tokenize a text or a conversation, in vLLM's format."""
         check_model(context, body.model)
-        return await until_disconnect(request, _tokenized(context, body))
+        return await until_disconnect(request, _tokenized(context, request, body))
 
     @router.post("/detokenize", response_model=Detokenized, responses=BODY_ERRORS)
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
@@ -43,11 +43,11 @@ def tokenize_router(context: ApiContext) -> APIRouter:
     return router
 
 
-async def _tokenized(context: ApiContext, body: TokenizeRequest) -> Response:
+async def _tokenized(context: ApiContext, request: Request, body: TokenizeRequest) -> Response:
     if body.messages is not None:
         arguments = body.chat_template_kwargs or {}
         chat = Chat(body.messages, arguments, add_generation_prompt=body.add_generation_prompt)
-        prompt = await render(context, chat)
+        prompt = await counted(context, request, chat)
         with context.text.admit(len(prompt.tokens)) as turns:
             _check_size(context, "messages", len(prompt.text), with_texts=body.return_token_strs)
             return await turns.run(partial(_answer, context, prompt.tokens, with_texts=body.return_token_strs))

@@ -1,6 +1,6 @@
 """Helpers of the scripts of agents: run a command to its end, or leave it, and force a call.
 
-The model says "ok"; it calls the tool that `forced` names. See `agent_model`.
+The model says "ok", or the colour of a square; it calls the tool that `forced` names. See `agent_model`.
 """
 
 import http.client
@@ -24,17 +24,17 @@ SECONDS = 240.0
 
 
 @contextmanager
-def forced(tool: str, url: str = URL) -> Iterator[None]:
-    """Have each request with this tool call it, and then answer."""
-    _force(tool, url)
+def forced(tool: str, url: str = URL, *, file: str = "") -> Iterator[None]:
+    """Have each request with this tool call it, for this `file`, and then answer."""
+    _force(tool, file, url)
     try:
         yield
     finally:
-        _force("", url)
+        _force("", "", url)
 
 
-def _force(tool: str, url: str) -> None:
-    _ask("POST", url, f"/forced?tool={tool}")
+def _force(tool: str, file: str, url: str) -> None:
+    _ask("POST", url, f"/forced?tool={tool}&file={file}")
 
 
 def _ask(method: str, url: str, path: str) -> str:

@@ -1,8 +1,8 @@
 """What the scripts in Python share: their setting, and how the outcome of a check is told. Needs no package.
 
 The first argument is a JSON object: `urls` of the servers, the `model` they serve, the folders `tokenizer` (the
-model's, as Hugging Face keeps one), `bin` (the environment's commands) and `scratch` (empty, to write to). A line of
-standard output reports the outcome of a check.
+model's, as Hugging Face keeps one), `squares` (an image file of each colour, see `tests.demo_images`), `bin` (the
+environment's commands) and `scratch` (empty, to write to). A line of standard output reports the outcome of a check.
 """
 
 import json

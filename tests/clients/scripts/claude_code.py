@@ -1,7 +1,10 @@
 """Claude Code, with its own prompt and tools, as `claude -p` runs it."""
 
+import shutil
+
 from agent_checks import ENDLESS, SAID, SMALL_URL, folder, forced, leave, run
 from checks import MODEL, URL, check
+from image_checks import SQUARES
 
 HOME = folder("home")
 NAMES = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL")
@@ -46,6 +49,15 @@ def tools() -> None:
     assert '"name":"Read"' in said
     assert '"tool_result"' in said
     assert f'"result":"{SAID}"' in said
+
+
+@check("images")
+def images() -> None:
+    for colour in ("red", "blue"):
+        shutil.copy(SQUARES / f"{colour}.png", WORK)
+        with forced("Read", file=f"{colour}.png"):
+            said = claude("Read the picture", "--output-format", "stream-json", "--verbose")
+        assert f'"result":"{colour}"' in said
 
 
 @check("overflow")

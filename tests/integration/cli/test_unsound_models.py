@@ -1,6 +1,7 @@
 """What is wrong with a model's files, or with the operator's own, is one line and exit status 2, and no worker runs."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from numaserve.server.cli.main import main
 from numaserve.server.service import service
 from numaserve.server.service import start as begin
 
-from tests.support import special_files, tiny_model
+from tests.support import checkpoints, special_files, tiny_model, vision
 
 WHOLE = [
     "config.json",
@@ -188,3 +189,48 @@ def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(
         file.seek(at)
         file.write(kind.to_bytes(4, "little"))
     assert reason in refusal(capsys, path)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = vision.save(checkpoints.build(vision.CASES["smolvlm"]()), tmp_path_factory.mktemp("seeing"))
+    vision.save_tokenizer(folder)
+    return folder
+
+
+def edited(name: str, **changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (
+            lambda folder: (folder / "preprocessor_config.json").unlink(),
+            "preprocessor_config.json: missing; a model that takes images needs it. Download the model again",
+        ),
+        (
+            edited("preprocessor_config.json", image_processor_type="Qwen2VLImageProcessor"),
+            "image_processor_type='Qwen2VLImageProcessor' is not supported; supported values: Idefics3ImageProcessor,",
+        ),
+        (
+            edited("config.json", image_token_id=vision.IMAGE_TOKEN + 1),
+            "the token 498, which stands for an image, is no special token of the tokenizer",
+        ),
+        (
+            lambda folder: vision.save_tokenizer(folder, edge="<edge>"),
+            "the tokenizer has no special token <fake_token_around_image>, which stands around images;",
+        ),
+    ],
+)
+def test_a_model_that_takes_images_lacks_nothing_of_them(
+    edit: Callable[[Path], None], reason: str, seeing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(seeing, tmp_path / "model")
+    assert passes(folder)
+    edit(folder)
+    assert reason in refusal(capsys, folder)

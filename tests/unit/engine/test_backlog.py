@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from numaserve.server.engine.admission.backlog import Backlog
+from numaserve.server.scheduler.images import PlacedTile, Tile
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence
-from numaserve.workers.interface.protocol import OperationTerms, SamplingParams
+from numaserve.server.scheduler.step import InFlight
+from numaserve.workers.interface.protocol import OperationTerms, SamplingParams, StepResult
 
 from tests.support import sequences
 from tests.support.plan_limits import plan_limits
@@ -97,3 +99,22 @@ def test_what_cannot_be_told_yet_refuses_nobody() -> None:
     backlog = Backlog(Scheduler(plan_limits(num_pages=10, context_length=10_000)))
     backlog.enter(sequence("a", 5000, 100))
     assert backlog.seconds == 0.0
+
+
+def test_a_prompt_with_images_takes_the_runs_of_its_tiles() -> None:
+    run_s = 0.5
+    scheduler = settled(feature_tiles=4, rows_per_tile=2)
+    scheduler.step_costs.describe(
+        [[OperationTerms("linear", row_flops=1e8)]], [], [[OperationTerms("a", row_flops=1e8)]]
+    )
+    for step in range(20):
+        record = InFlight(step, tiles=[Tile(0, b"")], terms=scheduler.costs.begin().terms(0, 8))
+        seconds = STEP_S + 8 * TOKEN_S + run_s
+        scheduler.step_costs.observe(
+            record, StepResult(step, 0, [], 0, 0, round(seconds * 1e9), tower_ns=round(run_s * 1e9))
+        )
+    text, image = Backlog(scheduler), Backlog(scheduler)
+    text.enter(sequence("a", 16, 0))
+    tiles = tuple(PlacedTile(start, Tile(0, b"")) for start in (1, 5, 9))
+    image.enter(sequences.sequence("a", [1] * 16, SamplingParams(), 0, images=tiles))
+    assert image.seconds - text.seconds == pytest.approx(3 * run_s, rel=0.05)

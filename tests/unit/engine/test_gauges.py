@@ -2,8 +2,9 @@
 
 from numaserve.server.engine.views.gauges import Gauges
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.images import PlacedTile, Tile
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepResult
+from numaserve.workers.interface.protocol import OperationTerms, SamplingParams, SeqResult, StepResult
 from numaserve.workers.interface.windows import Window, WindowTable
 
 from tests.support.plan_limits import plan_limits
@@ -63,3 +64,30 @@ def test_a_model_without_states_and_windows_has_no_metrics_of_anchors() -> None:
     assert value(metrics, "numaserve_snapshots", state="free") is None
     assert value(metrics, "numaserve_window_pages", state="free") is None
     assert value(metrics, "numaserve_anchor_hits_total") is None
+
+
+def test_tiles_and_the_time_of_the_tower_are_counted_once() -> None:
+    scheduler = Scheduler(plan_limits(16, 64, page_size=4, feature_tiles=2, rows_per_tile=2, enable_prefix_cache=False))
+    scheduler.step_costs.describe([], [], [[OperationTerms("patches", row_flops=1.0)]])
+    metrics = Metrics("m")
+    gauges = Gauges(metrics, scheduler)
+    assert value(metrics, "numaserve_image_tiles_total", features="computed") == 0
+    for _ in range(2):
+        images = (PlacedTile(1, Tile(0, b"cat")),)
+        scheduler.add(sequence("request", [1, 0, 0], SamplingParams(), 1, images=images))
+        plan = scheduler.schedule()
+        assert plan is not None
+        scheduler.apply(
+            StepResult(plan.step_id, 0, [SeqResult(7)], 0, 0, 10**9, tower_ns=5 * 10**8 if plan.tower else 0)
+        )
+        gauges.set()
+    gauges.set()
+    assert value(metrics, "numaserve_image_tiles_total", features="computed") == 1
+    assert value(metrics, "numaserve_image_tiles_total", features="found") == 1
+    assert value(metrics, "numaserve_vision_tower_seconds_total") == 0.5
+
+
+def test_a_model_that_reads_no_images_has_no_metrics_of_them() -> None:
+    scheduler, metrics = Scheduler(plan_limits(16, 64)), Metrics("m")
+    Gauges(metrics, scheduler).set()
+    assert value(metrics, "numaserve_image_tiles_total", features="found") is None

@@ -175,3 +175,24 @@ def test_snapshots_are_shown_where_there_are_some(metrics: Metrics) -> None:
     assert states == [3, 2, 1]
     assert value(metrics, "numaserve_anchor_hits_total") == 4
     assert value(metrics, "numaserve_unanchored_tokens_total") == 5
+
+
+def test_tiles_of_images_are_counted_where_the_model_reads_some(metrics: Metrics) -> None:
+    assert "numaserve_image_tiles" not in rendered(metrics)
+    metrics.images(found=2, computed=3, tower_seconds=1.5)
+    assert value(metrics, "numaserve_image_tiles_total", features="found") == 2
+    assert value(metrics, "numaserve_image_tiles_total", features="computed") == 3
+    assert value(metrics, "numaserve_vision_tower_seconds_total") == 1.5
+
+
+def test_images_are_counted_by_the_source_of_their_pixels_and_by_error_code(metrics: Metrics) -> None:
+    assert "numaserve_image" not in rendered(metrics)
+    metrics.image_found()
+    metrics.image_decoded(0.25)
+    metrics.image_refused("invalid_image")
+    metrics.image_refused("context_length_exceeded")
+    assert value(metrics, "numaserve_images_total", pixels="found") == 1
+    assert value(metrics, "numaserve_images_total", pixels="decoded") == 1
+    assert value(metrics, "numaserve_image_decode_seconds_sum") == 0.25
+    assert value(metrics, "numaserve_images_refused_total", code="invalid_image") == 1
+    assert value(metrics, "numaserve_images_refused_total", code="too_many_images") == 0

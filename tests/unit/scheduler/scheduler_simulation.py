@@ -1,6 +1,7 @@
 """A worker group made of dictionaries: it remembers what was written to each page, and trusts nothing it is told."""
 
 from collections import deque
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.server.speculation.drafter import Drafters
@@ -31,6 +33,7 @@ from numaserve.workers.process.continuations import Continuations
 
 from tests.support.drafters import Each, NoDrafters
 from tests.support.sequences import sequence
+from tests.support.simulated_features import SimulatedFeatures, SimulatedImageStore
 from tests.support.simulated_states import SimulatedStates
 from tests.support.simulated_windows import SimulatedWindows
 
@@ -39,6 +42,7 @@ VOCABULARY = 3
 OPERATIONS = [OperationTerms("linear", row_flops=2e7), OperationTerms("attention", pair_flops=200_000)]
 STEP_NS, TOKEN_NS, PAIR_NS = 1_000_000, 100_000, 5_000
 DRAFT_OPERATIONS, DRAFT_PASS_NS = [OperationTerms("linear", row_flops=1e6)], 50_000
+TOWER_OPERATIONS, RUN_NS = [OperationTerms("patches", row_flops=1e6)], 700_000
 NAN_TOKEN = 3  # never sampled; logits from its position on are not numbers
 
 
@@ -56,6 +60,8 @@ class Request:
     client: Client = EVERYBODY
     priority: int = 0
     drafters: frozenset[str] | None = None
+    pictures: Mapping[int, int] = field(default_factory=dict)  # of tiles, by their first positions
+    rows_per_tile: int = 0
 
     received: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -64,9 +70,12 @@ class Request:
     def __post_init__(self) -> None:
         self.truth = list(self.prompt)  # prompt, every token that may be sampled, and one more
         self.digests: list[int] = []
+        self.tiles: dict[int, Hashable] = {start: (self.scope, picture) for start, picture in self.pictures.items()}
+        of_tiles = [(start, row) for start in self.pictures for row in range(self.rows_per_tile)]
+        rows = {start + row: (self.pictures[start], row) for start, row in of_tiles}
         digest = hash(tuple(self.scope.digest.encode()))  # not of the string: that differs from process to process
         for position in range(len(self.prompt) + self.max_new_tokens):
-            digest = hash((digest, self.truth[position]))
+            digest = hash((digest, rows.get(position, self.truth[position])))
             self.digests.append(digest)
             if position >= len(self.prompt) - 1:
                 self.truth.append(hash((digest, self.seed)) % VOCABULARY)
@@ -79,7 +88,12 @@ class Request:
         """Whether the logits of `position` are not numbers."""
         return NAN_TOKEN in self.prompt[: position + 1]
 
-    def sequence(self) -> Sequence:
+    def placed(self, store: SimulatedImageStore) -> tuple[PlacedTile, ...]:
+        """New tiles of the prompt, which nobody else holds."""
+        digests = {start: bytes([picture]) * 32 for start, picture in self.pictures.items()}
+        return tuple(PlacedTile(start, store.write(self.tiles[start], digest)) for start, digest in digests.items())
+
+    def sequence(self, images: tuple[PlacedTile, ...] = ()) -> Sequence:
         sampling = SamplingParams(seed=self.seed, repetition_penalty=1.5 if self.penalties else 1.0)
         return sequence(
             str(self.seed),
@@ -91,6 +105,7 @@ class Request:
             client=self.client,
             priority=self.priority,
             drafters=self.drafters,
+            images=images,
         )
 
 
@@ -108,7 +123,7 @@ class SimulatedWorkers:
     Within a plan, sequences may run in any order: all read before any writes.
     """
 
-    def __init__(self, config: SchedulerConfig, requests: dict[int, Request]) -> None:
+    def __init__(self, config: SchedulerConfig, requests: dict[int, Request], store: SimulatedImageStore) -> None:
         self.config = config
         self.requests = requests
         self.memory: dict[tuple[int, int], int] = {}
@@ -117,6 +132,8 @@ class SimulatedWorkers:
         self.continuations = Continuations(reads_drafts=config.worker_drafter == "draft_model")
         self.states = SimulatedStates(config.capacity.num_snapshots, fail) if config.capacity.num_snapshots else None
         self.windows = SimulatedWindows(config.window_tables, config.page_layout, fail) if config.windows else None
+        places = config.capacity.feature_tiles
+        self.features = SimulatedFeatures(places, config.rows_per_tile, store.contents, fail)
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
@@ -135,9 +152,15 @@ class SimulatedWorkers:
             self.states.run(plan, [slot.request.digests for slot in slots])
         if self.windows is not None:
             self.windows.run(plan, [slot.request.digests for slot in slots])
+        self.features.run(plan, [slot.request.tiles for slot in slots])
+        for slot, result in zip(slots, results, strict=True):
+            if result.nan:
+                self.features.doubt(slot.request.tiles)
         self.continuations.ran(plan, (each.tokens for each in results))
         draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
-        return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan) + draft_ns, draft_ns=draft_ns)
+        tower_ns = RUN_NS * len(plan.tower or [])
+        worker_ns = step_ns(plan) + draft_ns + tower_ns
+        return StepResult(plan.step_id, 0, results, 0, 0, worker_ns, draft_ns=draft_ns, tower_ns=tower_ns)
 
     def drafted(self, plan: StepPlan, slots: list[Slot]) -> StepPlan:
         """The plan with draft tokens, of which some are wrong. What the draft model sees it has read itself."""
@@ -208,6 +231,7 @@ class SimulatedWorkers:
         self.open_windows(plan)
         if self.windows is not None:
             self.windows.spoil(plan)
+        self.features.spoil(plan)
         for seq in plan.seqs:
             slot = self.open_slot(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):
@@ -284,8 +308,9 @@ class Service:
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
         self.requests: dict[int, Request] = {}
         self.scheduler = Scheduler(config, log, self.drafters(drafts))
-        self.scheduler.step_costs.describe([OPERATIONS], [DRAFT_OPERATIONS])
-        self.workers = SimulatedWorkers(config, self.requests)
+        self.scheduler.step_costs.describe([OPERATIONS], [DRAFT_OPERATIONS], [TOWER_OPERATIONS])
+        self.store = SimulatedImageStore()
+        self.workers = SimulatedWorkers(config, self.requests, self.store)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 
     def drafters(self, drafts: bool) -> Drafters | None:
@@ -295,14 +320,16 @@ class Service:
         return NoDrafters() if self.config.worker_drafter else None
 
     def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> Request:
-        request = Request(len(self.requests), prompt, max_new_tokens, **options)  # type: ignore[arg-type]
-        self.scheduler.add(request.sequence())
+        rows = self.config.rows_per_tile
+        request = Request(len(self.requests), prompt, max_new_tokens, rows_per_tile=rows, **options)  # type: ignore[arg-type]
+        self.scheduler.add(request.sequence(request.placed(self.store)))
         self.requests[request.seed] = request
         return request
 
     def schedule(self) -> StepPlan | None:
         plan = self.scheduler.schedule()
         if plan is not None:
+            self.workers.features.sent(plan, (each for each in self.sent if isinstance(each, StepPlan)))
             self.sent.append(plan)
         return plan
 
@@ -335,6 +362,7 @@ class Service:
         found = kv.tree.match_prefix(seq.request.scope, seq.keys, len(seq.keys) // size)
         reachable = found if kv.anchors is None else kv.anchors.deepest(found)
         assert NAN_TOKEN not in seq.tokens[: reachable.depth * size]
+        assert not any((seq.request.scope, each.tile.digest) in self.scheduler.features for each in seq.request.images)
 
     def end(self, request: Request, reason: str) -> None:
         if self.scheduler.finish(str(request.seed)):
@@ -352,7 +380,7 @@ class Service:
 
     def restart_workers(self) -> None:
         self.sent.clear()
-        self.workers = SimulatedWorkers(self.config, self.requests)
+        self.workers = SimulatedWorkers(self.config, self.requests, self.store)
         convicted = self.scheduler.workers_died().convicted
         if convicted is not None:
             self.requests[int(convicted.request_id)].ends.append("convicted")

@@ -86,10 +86,11 @@ def test_output_of_another_server_is_resumed() -> None:
 def test_keys_are_the_tokens_unless_a_prompt_has_its_own() -> None:
     plain = decoding(7)
     assert plain.keys is plain.tokens
-    subject = Position([1, 0, 0], [7], [1, b"image", b"image"])
+    subject = Position([1, 0, 0], [7])
+    subject.set_prompt_keys([1, b"image", b"image"])
     subject.max_tokens = 20
     subject.planned(4, 0, drafter_read=4, sample=True)
     subject.answered([8], 1)
     assert (subject.tokens, subject.keys) == ([1, 0, 0, 7, 8], [1, b"image", b"image", 7, 8])
     with pytest.raises(ValueError, match="a prompt of 2 tokens needs 2 keys"):
-        Position([1, 2], prompt_keys=[1])
+        Position([1, 2]).set_prompt_keys([1])

@@ -3,6 +3,7 @@
 import pytest
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesStored
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.plan_limits import plan_limits
@@ -24,9 +25,16 @@ def cache(log: KVEventLog) -> KVCache:
     return KVCache(plan_limits(PAGES, PAGES * PAGE, page_size=PAGE), log)
 
 
+def keyed(keys: list[int | bytes] | None) -> Sequence:
+    seq = sequence("request", TOKENS, SamplingParams(), 1)
+    if keys is not None:
+        seq.position.set_prompt_keys(keys)
+    return seq
+
+
 def serve(cache: KVCache, keys: list[int | bytes] | None) -> int:
     """Compute the prompt and release it; return the number of positions that were found in the cache."""
-    seq = sequence("request", TOKENS, SamplingParams(), 1, prompt_keys=keys)
+    seq = keyed(keys)
     cache.begin_step([])
     assert cache.admit(seq, 0)
     found = seq.position.computed
@@ -54,6 +62,6 @@ def test_events_tell_placeholders_and_digests_tell_content_apart(cache: KVCache,
 def test_what_gave_no_numbers_is_hidden_by_its_keys(cache: KVCache) -> None:
     serve(cache, CAT)
     serve(cache, None)
-    spoiled = sequence("request", TOKENS, SamplingParams(), 1, prompt_keys=CAT)
+    spoiled = keyed(CAT)
     cache.forget(spoiled)
     assert [serve(cache, keys) for keys in (CAT, None)] == [0, 8]

@@ -57,7 +57,10 @@ configs = st.builds(
     tokens_between_marks=st.sampled_from([4, 8, 4096]),
     # No time at all, a little more than a decode takes, and more than any step.
     target_itl_s=st.sampled_from([1e-9, 0.0015, 0.003, None]),
+    feature_tiles=st.sampled_from([0, 0, 1, 2, 5]),
+    rows_per_tile=st.integers(1, 6),
 )
+pictures = st.lists(st.tuples(st.integers(0, 16), st.integers(0, 2)), max_size=4)  # where a tile is, and what it shows
 clients = st.builds(
     Client,
     st.sampled_from(["", "", "a", "b", "c"]),
@@ -85,9 +88,12 @@ class RandomService(RuleBasedStateMachine):
         stop_after=st.none() | st.integers(1, 16),
         client=clients,
         priority=st.sampled_from([0, 0, 0, -3, 2, 1000]),
+        shown=st.just([]) | pictures,
     )
-    def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> None:
+    def add(self, prompt: list[int], max_new_tokens: int, shown: list[tuple[int, int]], **options: object) -> None:
         config = self.service.config
+        if config.capacity.feature_tiles:
+            prompt, options["pictures"] = with_pictures(prompt, shown, config.rows_per_tile)
         fits = len(prompt) + min(1, max_new_tokens) <= config.max_sequence_tokens
         try:
             self.service.add(prompt, max_new_tokens, **options)
@@ -163,8 +169,20 @@ class RandomService(RuleBasedStateMachine):
         assert scheduler.flush_cache()
         assert scheduler.stats().pages_free == self.service.config.capacity.num_pages
         snapshots, windows = scheduler.snapshot_stats(), scheduler.kv.window_stats()
+        assert scheduler.schedule() is None  # which forgets the sequences that the last plan has begun
+        assert not self.service.store.contents, "tiles are kept"
         assert snapshots is None or snapshots.free == self.service.config.capacity.num_snapshots
         assert windows is None or windows.free == sum(each.num_pages for each in self.service.config.window_tables)
+
+
+def with_pictures(prompt: list[int], shown: list[tuple[int, int]], rows: int) -> tuple[list[int], dict[int, int]]:
+    """A prompt with placeholders for tiles, and what these show, by their first positions."""
+    prompt, pictures = list(prompt), {}
+    for number, (place, picture) in enumerate(sorted(shown)):
+        start = min(place, len(prompt) - number * rows) + number * rows
+        prompt[start:start] = [0] * rows
+        pictures[start] = picture
+    return prompt, pictures
 
 
 def check_request(request: Request, config: SchedulerConfig) -> None:

@@ -40,3 +40,8 @@ def test_nothing_is_learnt_of_drafting_from_a_step_that_has_none() -> None:
     assert costs.draft_model is not None
     assert costs.served.expected(terms) is not None
     assert costs.draft_model.expected(terms) is None
+
+
+def test_speculation_is_told_of_the_time_of_a_step_without_drafting_and_the_tower() -> None:
+    result = StepResult(1, 0, [], 0, 0, worker_ns=7000, draft_ns=1000, tower_ns=2000)
+    assert InFlight(1).report(result, [], predicted=2e-6).ratio == pytest.approx(2.0)

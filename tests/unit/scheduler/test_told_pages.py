@@ -13,6 +13,7 @@ from scheduler_simulation import Service
 from test_scheduler_random import RandomService
 
 from tests.support.kv_reader import Index, told_prefixes
+from tests.support.plan_limits import with_limits
 
 KEPT = 3
 
@@ -26,7 +27,8 @@ class ToldService(RandomService):
         self.history = History(config.page_size, KEPT)
         self.reader, self.late = Index(), Index()
         self.late_from = 0
-        return Service(config, ahead, self.log, drafts=drafts)
+        # Events have the placeholders of images, by which a reader cannot distinguish two images.
+        return Service(with_limits(config, feature_tiles=0), ahead, self.log, drafts=drafts)
 
     @invariant()
     def the_reader_has_the_tree(self) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -97,12 +98,32 @@ async def test_a_permit_that_comes_as_its_caller_leaves_goes_to_the_next() -> No
     await line.acquire("first")
     leaver, next_one = (asyncio.create_task(line.acquire(whose)) for whose in ("leaver", "next"))
     await asyncio.sleep(0)
-    line.release()  # the leaver's
+    line.release("first")  # the leaver's
     leaver.cancel()
     await next_one
-    line.release()
+    line.release("next")
     await line.acquire("somebody")  # none was lost
     assert not line._waiting
+
+
+async def test_a_caller_leaves_the_permits_beyond_its_own_to_others() -> None:
+    line = FairSemaphore(2, each=1)
+    await line.acquire("first")
+    again = asyncio.create_task(line.acquire("first"))
+    await asyncio.sleep(0)
+    await line.acquire("other")  # a permit is free, though a caller waits
+    third = asyncio.create_task(line.acquire("third"))
+    await asyncio.sleep(0)
+    line.release("other")
+    await third
+    assert not again.done()
+    line.release("first")
+    await again
+    for whose in ("first", "third"):
+        line.release(whose)
+    await line.acquire("first")  # none was lost, and none remembered
+    assert not line._waiting
+    assert line._held == {"first": 1}
 
 
 async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -> None:
@@ -119,6 +140,28 @@ async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -
         with pytest.raises(QueueFull):
             entered.enter_context(executor.admitted())
     executor.close()
+
+
+async def test_what_failed_is_freed_without_a_collection_of_garbage() -> None:
+    class Text:
+        def read(self) -> None:
+            raise ValueError("unreadable")
+
+    async def fail(executor: Executor) -> weakref.ref[Text]:
+        text = Text()
+        with pytest.raises(ValueError, match="unreadable"):
+            await executor.run(text.read)
+        return weakref.ref(text)
+
+    executor = Executor("test", threads=1, max_requests=9)
+    gc.disable()
+    try:
+        forgotten = await asyncio.create_task(fail(executor))
+        await executor.run(lambda: None)  # the thread has let go of it too
+        assert forgotten() is None
+    finally:
+        gc.enable()
+        executor.close()
 
 
 async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:

@@ -9,7 +9,7 @@ from numaserve.workers.interface.protocol.launches import Failure, Launch, LoadP
 from numaserve.workers.interface.protocol.profiles import ProfileRequest, RankProfile
 from numaserve.workers.interface.protocol.steps import StepPlan, StepResult
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 
 class ProtocolError(ValueError):

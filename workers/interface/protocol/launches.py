@@ -43,6 +43,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     mask_nonce: int = 0
     progress_fd: int = -1  # the progress board; -1: none
     progress_nonce: int = 0
+    image_fd: int = -1  # the image store, tiles of uint8 [rows, columns, RGB]; -1: none
+    image_tiles: int = 0  # tiles of the image store
     mask_grace_s: float = 0.001  # longest wait of a step for its masks; or a fifth of its time so far, if longer
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
@@ -95,6 +97,8 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weights_ns: int = 0  # nanoseconds that loading the weights took
     terms: list[OperationTerms] = []  # of the operations that multiply
     draft_terms: list[OperationTerms] = []  # of the draft model's operations that multiply
+    tower_terms: list[OperationTerms] = []  # of the vision tower's operations that multiply; a row is a tile
+    tower_parts: list[float] = []  # the share of a run's multiplies in each of its parts
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

@@ -134,6 +134,35 @@ class WindowWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     pages: list[int] = []
 
 
+class TowerWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A run of the vision tower before the step, or some of its parts (`Ready.tower_parts`).
+
+    The run stores the features of a tile of an image in a place of the feature pool. Place p has rows p * n to p * n +
+    n - 1 of the pool, where n is the number of feature rows of a tile.
+
+    The parts of a run are planned in order, over as many steps as the front end likes. A run that begins while another
+    one has parts left ends that one, which can only begin again.
+    """
+
+    tile: int  # number in the image store, whose pixels are read at the beginning of the run
+    place: int  # where the last part stores the features
+    begin: int = 0  # the first part
+    end: int = 0  # the part after the last; 0: all parts that are left
+
+
+class PlacedRows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Rows of the feature pool that replace embeddings of a sequence.
+
+    Positions `start` to `start + count - 1`, all among the new tokens of the plan, take the rows from `row` on in place
+    of the embeddings of their tokens.
+    """
+
+    index: int  # of the sequence in the plan
+    start: int
+    count: int
+    row: int
+
+
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
     """The work of one step, for every rank."""
 
@@ -149,6 +178,10 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     states: list[StateWork] | msgspec.UnsetType = msgspec.UNSET
     # One entry for each window table that changes. Left out where none does.
     windows: list[WindowWork] | msgspec.UnsetType = msgspec.UNSET
+    # The vision tower's work before the step, in this order. Left out where it has none.
+    tower: list[TowerWork] | msgspec.UnsetType = msgspec.UNSET
+    # The image features that the step's sequences read. No two entries name the same token. Left out where none does.
+    placed: list[PlacedRows] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def drafts_of_each(self) -> list[int]:
@@ -213,3 +246,4 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     worker_ns: int  # from plan received to result sent
     mask_wait_ns: int = 0  # of native_ns, waiting for masks, on the thread that waited longest
     draft_ns: int = 0  # of worker_ns, in the draft model
+    tower_ns: int = 0  # of worker_ns, in the vision tower

@@ -18,6 +18,7 @@ from numaserve.workers.layers.parameters import (
     Order,
     Parameter,
     Part,
+    Rule,
     Source,
     Split,
     VectorParameter,
@@ -39,12 +40,14 @@ Biases = Literal["none", "qkv", "all"]  # the projections that have biases; "all
 
 @dataclass(frozen=True)
 class AttentionNames:
-    """The modules of an attention layer. Where q, k and v are one, it holds them below each other."""
+    """The modules of an attention layer, and the last one's name in GGUF files. Where q, k and v are one, it holds them
+    below each other."""
 
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
     o: str = "self_attn.o_proj"
+    gguf_o: str = "attn_output"
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Attention(Mixer):
     source: KvSource = "projected"  # of keys and values; "cached": of the last layer before with the same cache
     names: AttentionNames = field(default_factory=AttentionNames)
     lender: tuple[QueryHeads, KvHeads] | None = None  # the heads of another model, whose cache it reads
+    rule: Rule = "published"  # of the format of its matrices
 
     @cached_property
     def queries(self) -> QueryHeads | BorrowingHeads:
@@ -102,7 +106,7 @@ class Attention(Mixer):
     def qkv(self) -> MatrixParameter:
         """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads, as far as
         `source` needs these."""
-        return MatrixParameter(self._heads)
+        return MatrixParameter(self._heads, rule=self.rule)
 
     @cached_property
     def heads_bias(self) -> VectorParameter | None:
@@ -115,7 +119,7 @@ class Attention(Mixer):
     @cached_property
     def o(self) -> MatrixParameter:
         """The output projection, with the columns of the rank's query heads."""
-        return MatrixParameter((whole(self._output),), Split(self.queries, self.values))
+        return MatrixParameter((whole(self._output),), Split(self.queries, self.values), rule=self.rule)
 
     @cached_property
     def o_bias(self) -> VectorParameter | None:
@@ -169,4 +173,5 @@ class Attention(Mixer):
 
     @cached_property
     def _output(self) -> Source:
-        return Source(self.at + self.names.o, (self.hidden, self.query_heads * self.values), f"{self.at}attn_output")
+        shape = self.hidden, self.query_heads * self.values
+        return Source(self.at + self.names.o, shape, self.at + self.names.gguf_o)

@@ -18,7 +18,7 @@ _MAX_ARRAY_ITEMS = 2**24
 _MAX_LISTED = 2**10  # more than a model has layers, and less than a vocabulary has tokens
 _KNOWN_TYPES = frozenset(int(kind) for kind in GGMLQuantizationType)
 _INTEGERS = (GGUFValueType.UINT32, GGUFValueType.INT32)
-_READ = (*_INTEGERS, GGUFValueType.BOOL)  # items of arrays
+_READ = (*_INTEGERS, GGUFValueType.BOOL, GGUFValueType.FLOAT32)  # items of arrays
 
 
 class _UnknownType(Exception):
@@ -46,6 +46,14 @@ class GGUFFile(GGUFReader):
             return bytes(field.parts[-1]).decode(errors="replace")
         value: object = field.contents()
         return value
+
+    def floats(self, key: str) -> list[float] | None:
+        """Return a short array of numbers in fp32; None if the key is missing or another array."""
+        field = self.fields.get(key)
+        if field is None or field.types != [GGUFValueType.ARRAY, GGUFValueType.FLOAT32]:
+            return None
+        values: list[float] | None = field.parts[-1].tolist() if len(field.parts[-1]) <= _MAX_LISTED else None
+        return values
 
     def texts(self, key: str) -> Iterator[str]:
         """Yield the texts of an array; none if the key is missing or another array. A damaged text has U+FFFD."""

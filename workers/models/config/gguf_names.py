@@ -19,6 +19,7 @@ PREFIX = "model."
 NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
 _LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
+_TOWER_LAYER = re.compile(r"^vision_model\.encoder\.layers\.(?=\d)")
 _MAX_UNITS = 2**10
 
 Shape = tuple[int, ...]
@@ -56,7 +57,7 @@ def shape_of(tensor: ReaderTensor) -> Shape:
 
 
 def _in_file(source: Source) -> str:
-    name = _LAYER.sub(_BLOCKS, source.gguf)
+    name = _LAYER.sub(_BLOCKS, _TOWER_LAYER.sub(f"v.{_BLOCKS}", source.gguf))
     return f"{name}.weight" if source.is_matrix else name
 
 

@@ -1,16 +1,18 @@
 """A model in one GGUF file, or in several parts as `llama-gguf-split` makes them.
 
-The parts are called `NAME-00001-of-00003.gguf` and so on, and lie in one folder; the first one has the metadata.
+The parts are called `NAME-00001-of-00003.gguf` and so on, and lie in one folder; the first one has the metadata. The
+vision tower of a model is in a file next to them, whose name begins with `mmproj`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gguf import ReaderTensor
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import GGUFFile, open_gguf
+from numaserve.workers.models.config.gguf_projector import projector_type
 
 _NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _MAX_PARTS = 2**10
@@ -29,6 +31,12 @@ class GGUFModel:
     """All files of a model, the one with the metadata first."""
 
     parts: tuple[GGUFPart, ...]
+    projector: GGUFPart | None = None  # the file of the vision tower, if it is used
+
+    @property
+    def files(self) -> tuple[GGUFPart, ...]:
+        """All files, with that of the tower."""
+        return self.parts if self.projector is None else (*self.parts, self.projector)
 
     @property
     def metadata(self) -> GGUFFile:
@@ -38,7 +46,7 @@ class GGUFModel:
     @property
     def tensors(self) -> Iterator[tuple[ReaderTensor, GGUFPart]]:
         """Yield all tensors, each with its file."""
-        return ((tensor, part) for part in self.parts for tensor in part.file.tensors)
+        return ((tensor, part) for part in self.files for tensor in part.file.tensors)
 
 
 def gguf_paths(path: Path) -> list[Path]:
@@ -48,6 +56,34 @@ def gguf_paths(path: Path) -> list[Path]:
     if named is None or not 1 <= count <= _MAX_PARTS:
         return [path]
     return [path.with_name(f"{named[1]}-{part + 1:05}-of-{count:05}.gguf") for part in range(count)]
+
+
+def projector_paths(path: Path) -> list[Path]:
+    """Return the files next to the model `path` that may have its vision tower: one that is named after the model, or
+    all of them."""
+    named = path.with_name(f"mmproj-{path.name}")
+    return [named] if named.is_file() else sorted(path.parent.glob("mmproj*.gguf"))
+
+
+def find_projector(path: Path, model: GGUFFile, known: Collection[str]) -> GGUFPart | None:
+    """Return the file with the vision tower of the `model` at `path`: of one of the `known` projector types, and for
+    its hidden size. Without one, the model serves text only.
+
+    Raises `OperatorError` where there are several, and for a file that cannot be read.
+    """
+    hidden = model.scalar(f"{model.scalar('general.architecture')}.embedding_length")
+    parts = [GGUFPart(each, open_gguf(each)) for each in projector_paths(path)]
+    fitting = [
+        part
+        for part in parts
+        if projector_type(part.file) in known and part.file.scalar("clip.vision.projection_dim") == hidden
+    ]
+    if len(fitting) > 1:
+        names = ", ".join(part.path.name for part in fitting)
+        raise OperatorError(
+            f"{path}: several vision towers lie next to the model: {names}. Keep one, or name one mmproj-{path.name}"
+        )
+    return fitting[0] if fitting else None
 
 
 def open_gguf_model(path: Path) -> GGUFModel:

@@ -206,13 +206,13 @@ def read_common(
     )
 
 
-def read_text(fields: Fields) -> Fields:
+def read_text(fields: Fields, *, tied: bool = True) -> Fields:
     """Return the text model's fields of a multimodal config.json. If the text model has no begin or end tokens, those
-    of the outer object are used. Whether the head is tied is read from the outer object alone, with true as the
+    of the outer object are used. Whether the head is tied is read from the outer object alone, with `tied` as the
     default, as in the classes of transformers."""
     outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id") if fields.has(key)}
-    tied = fields.flag("tie_word_embeddings", True)
-    return fields.child("text_config").with_defaults(**outer).with_values(tie_word_embeddings=tied)
+    is_tied = fields.flag("tie_word_embeddings", tied)
+    return fields.child("text_config").with_defaults(**outer).with_values(tie_word_embeddings=is_tied)
 
 
 def read_head_dim(fields: Fields) -> int:

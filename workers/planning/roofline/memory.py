@@ -9,6 +9,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.images import ImageMemory, total
 from numaserve.workers.planning.narrower import narrower_settings
 from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, full_pages, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
@@ -28,12 +29,13 @@ class NodeMemory:
     kv_cache: int
     states: int
     scratch: int
+    images: ImageMemory
     usable: int
 
     @property
     def needed(self) -> int:
         """The bytes needed in total."""
-        return self.weights + self.kv_cache + self.states + self.scratch
+        return self.weights + self.kv_cache + self.states + self.scratch + self.images.besides_weights
 
     @property
     def fits(self) -> bool:
@@ -72,6 +74,7 @@ def node_memory(
                 sum(needs.kv_bytes(rank, [pages, *windows]) for rank in own),
                 sum(needs.state_bytes(rank, snapshots) for rank in own),
                 sum(needs.scratch[rank] for rank in own),
+                total(needs.images[rank] for rank in own),
                 int(node.free_bytes * options.mem_fraction_static),
             )
         )

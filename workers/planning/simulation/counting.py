@@ -21,7 +21,8 @@ from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.program.handles import Handle, Matrix, MatrixFormat, Rope
-from numaserve.workers.program.native import has_node, make_program
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.rows import has_node
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
@@ -30,8 +31,8 @@ from numaserve.workers.weights.weights import Native
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from numaserve.workers.layers.forward import Forward
     from numaserve.workers.layers.partition import Partition, RankPart
-    from numaserve.workers.models.spec import ModelConfig
     from numaserve.workers.program.cost import OperationCost, StepWork
     from numaserve.workers.program.ops.base import Operation
 
@@ -67,7 +68,7 @@ class CountedGroup:
     """The ranks of a model, which count the work of their steps."""
 
     def __init__(
-        self, config: ModelConfig, partition: Partition, limits: Capacity, slot_bytes: int, skew: float = 0.0
+        self, model: Forward, partition: Partition, limits: Capacity, slot_bytes: int, skew: float = 0.0
     ) -> None:
         """Make the Programs; `slot_bytes` of the ring, as `ring_slot_bytes` has them. `skew`: of the routing to
         experts; 0 is even, 1 is Zipf's law. Raises `ValueError` for what no Program can do."""
@@ -76,10 +77,10 @@ class CountedGroup:
             segment = None
             if len(shares) > 1:
                 segment = resources.enter_context(create_segment(len(shares), min(shares), slot_bytes))
-            model = _Model(config, limits, segment, _Unloaded(limits.pages_per_slot * PAGE_SIZE), skew)
+            shared = _Model(model, limits, segment, _Unloaded(limits.pages_per_slot * PAGE_SIZE), skew)
             # Each rank keeps a thread: it is thread 0 of the rank's team.
             pools = [resources.enter_context(ThreadPoolExecutor(1)) for _ in shares]
-            made = [pool.submit(_CountedRank, model, part) for pool, part in zip(pools, partition.ranks, strict=True)]
+            made = [pool.submit(_CountedRank, shared, part) for pool, part in zip(pools, partition.ranks, strict=True)]
             self._ranks = list(zip(pools, [each.result() for each in made], strict=True))
             self._resources = resources.pop_all()
 
@@ -105,7 +106,7 @@ class CountedGroup:
 class _Model:
     """The parts that all ranks have in common."""
 
-    config: ModelConfig
+    layers: Forward
     limits: Capacity
     segment: Segment | None
     weights: _Unloaded
@@ -126,9 +127,9 @@ class _CountedRank:
             ring.share_cores()
             slot_bytes = ring.slot_bytes
         settings = part.partition.settings
-        setup = ProgramSetup(model.config.decoder.shape(part), limits, Ranks(shares, part.rank, slot_bytes), settings)
+        setup = ProgramSetup(model.layers.shape(part), limits, Ranks(shares, part.rank, slot_bytes), settings)
         builder = ProgramBuilder(setup)
-        model.config.decoder.forward(builder, part)
+        model.layers.forward(builder, part)
         costed = list(builder.costed())
         operations = [operation for operation, _ in costed]
         self._operations = list(filter(has_node, operations))

@@ -43,7 +43,7 @@ class CountedModel:
             def group(layers: set[int]) -> CountedGroup:
                 cut = _with_blocks(config, layers)
                 of_cut = cut.partition(partition.shares, partition.settings)
-                return resources.enter_context(CountedGroup(cut, of_cut, limits, slot_bytes, skew))
+                return resources.enter_context(CountedGroup(cut.decoder, of_cut, limits, slot_bytes, skew))
 
             self._base = group(base)
             others = [[layer for layer in kind if layer not in base] for kind in kinds]
@@ -70,7 +70,7 @@ def _kinds(config: ModelConfig, partition: Partition) -> Iterator[list[int]]:
     found: dict[tuple[object, ...], list[int]] = {}
     for layer in range(len(config.decoder.blocks) - 1):
         cut = _with_blocks(config, _with_lenders(config, {layer}))
-        costs = rank_operations(cut, cut.partition(partition.shares, partition.settings).ranks[0])
+        costs = rank_operations(cut.decoder, cut.partition(partition.shares, partition.settings).ranks[0])
         key = tuple((cost.name, cost.weights, cost.amount(_SOME_STEP)) for cost in costs)
         found.setdefault(key, []).append(layer)
     yield from found.values()

@@ -6,21 +6,25 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.step_lengths import ECONOMICAL_STEP_COST
 from numaserve.workers.planning.needs import message_bytes, pages_of
 from numaserve.workers.planning.roofline.phases import RankMachine, least_of
 from numaserve.workers.planning.roofline.ranks import rank_operations
+from numaserve.workers.planning.simulation.counting import CountedGroup
 from numaserve.workers.planning.simulation.layers import CountedModel
 from numaserve.workers.planning.simulation.times import HostTimes, OperationTime, StepTotals
+from numaserve.workers.program.cost import StepWork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numaserve.workers.layers.forward import Forward
     from numaserve.workers.layers.partition import Partition
+    from numaserve.workers.layers.vision import Tower
     from numaserve.workers.models.spec import ModelConfig
     from numaserve.workers.planning.roofline.efficiency import Efficiencies
-    from numaserve.workers.program.cost import StepWork
 
 # Overhead of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
 STEP_S = 150e-6
@@ -87,13 +91,31 @@ class Phases:
         times = HostTimes(self.ranks, self.efficiencies, STEP_S)
         with CountedModel(self.config, self.partition, limits, slot_bytes, self.skew) as model:
             return [
-                self._phase(name, steps, reduce(StepTotals.plus, (model.step(step, times) for step in steps)))
+                self._phase(
+                    self.config.decoder,
+                    name,
+                    steps,
+                    reduce(StepTotals.plus, (model.step(step, times) for step in steps)),
+                )
                 for name, steps in phases
             ]
 
-    def _phase(self, name: str, steps: Sequence[StepWork], totals: StepTotals) -> PhaseEstimate:
+    def estimate_tile(self, tower: Tower) -> PhaseEstimate:
+        """Return the estimate of a run of the model's vision tower, which makes the features of a tile of an image.
+        Keys and values are in bf16, as in a worker."""
+        partition = self.config.partition(
+            self.partition.shares, replace(self.partition.settings, kv_cache_dtype="bf16")
+        )
+        run, pages = StepWork([(0, tower.patches)], 0), pages_of(tower.patches)
+        limits = Capacity.of_program(tower.patches, 0, 1, pages, pages)
+        slot_bytes = message_bytes(self.config, self.partition, 1, 1, 1)
+        with CountedGroup(tower, partition, limits, slot_bytes) as group:
+            totals = HostTimes(self.ranks, self.efficiencies).of(group, run)
+        return self._phase(tower, "tile of an image", [run], totals)
+
+    def _phase(self, model: Forward, name: str, steps: Sequence[StepWork], totals: StepTotals) -> PhaseEstimate:
         rank = totals.busiest
-        operations = rank_operations(self.config, self.partition.ranks[rank])
+        operations = rank_operations(model, self.partition.ranks[rank])
         counts = least_of(self.ranks[rank], operations, steps)
         found = [
             OperationEstimate(least.calls, least.nbytes, least.flops, least.seconds, totals.operation(*key, rank))

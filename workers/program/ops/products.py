@@ -20,7 +20,7 @@ from numaserve.workers.program.ops.base import (
 from numaserve.workers.program.setup import ProgramSetup
 
 GateActivation = Literal["silu", "gelu_tanh"]  # that all operations with gates have
-Activation = Literal["none", "silu", "gelu_tanh", "relu2", "gelu", "geglu", "tanh", "relu"]
+Activation = Literal["none", "silu", "gelu_tanh", "relu2", "gelu", "plain_gelu_tanh", "geglu", "tanh", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class Linear(Accumulating, Joining):
     """out [tokens, n] = x · weightᵀ + bias, fp32. `logits`: rows of logits instead of tokens.
 
     With an activation out is bf16 [tokens, n / 2] = activation(gate) * up, of panels of 16 rows, gate and up in turn;
-    with relu2 it is bf16 [tokens, n] = max(x, 0)², with gelu the GELU of each column.
+    with relu2 it is bf16 [tokens, n] = max(x, 0)², with gelu the GELU of each column, with plain_gelu_tanh its tanh
+    approximation.
     `widened`: codes in groups become bf16 before they are multiplied. `reads_alone`: the operation before makes
     x, in bf16, and no other operation reads it.
     """

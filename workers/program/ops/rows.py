@@ -41,7 +41,7 @@ class Embed(Accumulating):
 
 @dataclass(frozen=True, kw_only=True)
 class Given(Operation):
-    """out, fp32 [tokens, columns], has been filled in from outside before the step, under a name."""
+    """out, fp32 [tokens, columns] or `Persistent`, has been filled in from outside before the step, under a name."""
 
     name: str
     out: Writes[Tensor]
@@ -61,6 +61,12 @@ class Keep(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Nothing is done."""
         return []
+
+
+def has_node(operation: Operation) -> bool:
+    """Return whether an operation is a node of a Program. Others only name memory that is read or written from
+    outside."""
+    return not isinstance(operation, Given | Keep)
 
 
 @dataclass(frozen=True, kw_only=True)

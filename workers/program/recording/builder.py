@@ -7,7 +7,8 @@ Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens
 padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,11 +24,12 @@ from numaserve.workers.program.buffers import (
     padded,
 )
 from numaserve.workers.program.caches import CacheIndex
-from numaserve.workers.program.cost import OperationCost, of_logit_rows
+from numaserve.workers.program.cost import OperationCost, of_logit_rows, of_merged_rows
 from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSource, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
+from numaserve.workers.program.ops.images import MergeRows
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import (
     Embed,
@@ -43,6 +45,7 @@ from numaserve.workers.program.ops.rows import (
 )
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
+from numaserve.workers.program.recording.images import ImageRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
 from numaserve.workers.program.recording.pooling import PoolRecorder
 from numaserve.workers.program.recording.recurrent import RecurrentRecorder
@@ -50,7 +53,7 @@ from numaserve.workers.program.recording.streams import StreamRecorder
 from numaserve.workers.program.slots import RowIndex
 
 
-class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentRecorder, StreamRecorder):
+class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder, RecurrentRecorder, StreamRecorder):
     """Records a forward pass; see the module's documentation."""
 
     def embed(
@@ -61,9 +64,15 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
         part = self._partial(table.k)
         self.operations.append(Embed(table=table, first_row=first_row, scale=scale, out=part))
         for index, other, first in more:
-            added = Embed(table=other, first_row=first, scale=1.0, index=index, accumulate=True, out=part)
-            self.operations.append(added)
+            self.add_rows(part, other, index=index, first_row=first)
         return self.summed(part)
+
+    def add_rows(self, partial: Partial, table: Matrix, *, index: RowIndex, first_row: int) -> None:
+        """Add the row at the `index` of each token to this rank's part of a sum. `table` has rows `first_row` ...;
+        nothing is added for other rows."""
+        self.operations.append(
+            Embed(table=table, first_row=first_row, scale=1.0, index=index, accumulate=True, out=partial)
+        )
 
     def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
         """The norm of `x`, which is fp32: bf16 [tokens, as many columns as the weight has]."""
@@ -161,10 +170,13 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
             raise ValueError(f"the first column of a part of a matrix must be a multiple of {PAD}, not {chosen.start}")
         return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
 
-    def summed(self, partial: Partial, post_norm: Vector | None = None, eps: float = 0.0) -> Residual:
-        """post_norm?(the sum over ranks) as a new residual stream: fp32 [tokens, columns]; `eps` is of the norm."""
+    def summed(
+        self, partial: Partial, post_norm: Vector | None = None, eps: float = 0.0, *, bias: Vector | None = None
+    ) -> Residual:
+        """post_norm?(the sum over ranks + bias) as a new residual stream: fp32 [tokens, columns]; `eps` is of the
+        norm."""
         residual = Residual(self.limits.max_step_tokens, partial.cols, 4)
-        self._reduce(residual, partial, assign=True, post_norm=post_norm, eps=eps)
+        self._reduce(residual, partial, assign=True, post_norm=post_norm, eps=eps, bias=bias)
         return residual
 
     def linear(self, x: Operand, weight: Matrix, bias: Vector | None = None) -> Tensor:
@@ -180,7 +192,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
 
     def linear_partial(self, x: Operand, weight: Matrix) -> Partial:
         """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""
-        out = self._partial()
+        out = self._partial(weight.n)
         self._linear("linear_partial", x, weight, out)
         return out
 
@@ -310,9 +322,13 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
     def costed(self) -> Iterator[tuple[Operation, Sequence[OperationCost]]]:
         """Yield the operations for this rank in order, each with its costs in a step: none for those that run on
         request."""
-        is_narrow = is_on_request = False
+        is_on_request = False
+        of_some: Callable[[OperationCost], OperationCost] | None = None
         for operation in self.fused():
             is_on_request = is_on_request or isinstance(operation, TokenRows)
             costs = [] if is_on_request else operation.cost(self.setup)
-            yield operation, [of_logit_rows(cost) for cost in costs] if is_narrow else costs
-            is_narrow = is_narrow or isinstance(operation, Narrow | Pool)
+            yield operation, costs if of_some is None else [of_some(cost) for cost in costs]
+            if isinstance(operation, Narrow | Pool):
+                of_some = of_logit_rows
+            elif isinstance(operation, MergeRows):
+                of_some = partial(of_merged_rows, merged=operation.merged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.base import Matrix, Operation
-from numaserve.workers.program.ops.rows import Pool, TokenRows
+from numaserve.workers.program.ops.rows import Pool, TokenRows, has_node
 from numaserve.workers.program.outside import outside_rows
 from numaserve.workers.program.reference.caches import Bytes, KvCache, States
+from numaserve.workers.program.reference.images import ImageRows, PlacedTuple
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
@@ -65,7 +67,10 @@ class ReferenceProgram:
         self._costs = [operation.cost(setup) for operation in self._operations]
         self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
         self._last_uses = _last_uses(self._operations)
+        self._nodes = [*accumulate(map(has_node, self._operations), initial=0)]  # the number before each operation
+        self._paused: Run | None = None  # between parts of a step
         self._pools = any(isinstance(operation, Pool) for operation in self._operations)
+        self._images = ImageRows.of(self._operations)
         self._gives_tokens = any(isinstance(operation, TokenRows) for operation in self._operations)
         self.values: dict[Buffer, torch.Tensor] = {}
         self.nan_sequences: list[int] = []
@@ -103,10 +108,22 @@ class ReferenceProgram:
         drafts: Sequence[int] = (),
         *,
         states: Sequence[SequenceStates] = (),
+        placed: Sequence[PlacedTuple] = (),
+        part: tuple[int, int, int, int] | None = None,
     ) -> tuple[list[Row], int, int, int]:
         """Run a batch. Raises `ValueError` for one that cannot be run."""
         begin = time.monotonic_ns()
-        step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts, states=states)
+        step = make_step(
+            self._setup,
+            self._slots,
+            sequences,
+            tokens,
+            targets,
+            drafts=drafts,
+            states=states,
+            placed=placed,
+            images=self._images,
+        )
         if step.pooled and not self._pools:
             raise ValueError("a step asks for an embedding, but the model was loaded without support for embeddings")
         if step.wants_tokens and not self._gives_tokens:
@@ -116,15 +133,20 @@ class ReferenceProgram:
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet
             return [], time.monotonic_ns() - begin, 0, 0
         masks = StepMasks(*self._masks, step_id, self._setup.limits.max_slots)
-        run = Run(self._setup, self._numbers, self._weights, *self._caches, self._ranks, step, masks, self.outside)
+        first, end = part[:2] if part is not None else (0, self._nodes[-1])
+        run = self._paused
+        if run is None or first == 0:
+            run = Run(self._setup, self._numbers, self._weights, *self._caches, self._ranks, step, masks, self.outside)
         with torch.inference_mode():
-            self._ranks.run(lambda: self._run(run))
+            self._ranks.run(lambda: self._run(run, first, end))
+        self._paused = run if end < self._nodes[-1] else None
         self.values, self.nan_sequences, self.dropped_sequences = run.values, run.spoiled, run.dropped
         self.late_sequences = run.late
         self.pooled = run.pooled
         took = time.monotonic_ns() - begin
         self._took += took
-        self._shape_totals = tuple(map(operator.add, self._shape_totals, step.shape))
+        if first == 0:
+            self._shape_totals = tuple(map(operator.add, self._shape_totals, step.shape))
         found = zip(step.logit_rows, run.sampled, strict=True) if run.sampled else ()
         rows = [(row.sequence.index, _told(chosen), _told(target), named) for row, (chosen, target, named) in found]
         return rows, took, 0, masks.waited_ns
@@ -166,10 +188,12 @@ class ReferenceProgram:
         """The states of a layer: [slots and snapshots, bytes] and [pages, bytes]."""
         return self._caches[1].memory(index)
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: Run, first: int, end: int) -> None:
         for index, operation in enumerate(self._operations):
             if not run.step.tokens:  # none of them wants logits
                 return
+            if not first <= self._nodes[index] < end + (end == self._nodes[-1]):
+                continue
             costs, profile = self._costs[index], self._profile[index]
             begin = time.monotonic_ns()
             OPERATIONS[type(operation)](run, operation)

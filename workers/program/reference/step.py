@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
+from numaserve.workers.program.reference.images import NO_IMAGES, ImageRows, PlacedTuple, feature_rows
 from numaserve.workers.program.reference.segments import (
     Segment,
     SequenceStates,
@@ -75,6 +76,7 @@ class Step:
     logit_rows: list[LogitRow]
     pooled: list[SequenceRows]
     wants_tokens: bool  # whether a pooled sequence asks for vectors of its tokens
+    features: dict[int, int]  # the row of the feature pool for each row that takes one in place of its embedding
 
     @property
     def work(self) -> StepWork:
@@ -124,6 +126,14 @@ class Step:
         ]
         return replace(self, tokens=[self.tokens[each.last_row] for each in self.pooled], sequences=sequences)
 
+    def merged_rows(self, merged: int) -> Step:
+        """The step with one row for each `merged` tokens."""
+        sequences = [
+            replace(each, row=each.row // merged, start=0, count=each.count // merged, segments=[])
+            for each in self.sequences
+        ]
+        return replace(self, tokens=self.tokens[::merged], sequences=sequences)
+
     def places(self, table: int) -> Iterator[tuple[int, int]]:
         """The page of each token in a page table, and its place in that."""
         for each in self.sequences:
@@ -141,22 +151,25 @@ def make_step(
     *,
     drafts: Sequence[int] = (),
     states: Sequence[SequenceStates] = (),
+    placed: Sequence[PlacedTuple] = (),
+    images: ImageRows = NO_IMAGES,
 ) -> Step:
     """The step of a plan: rows of (slot, start, count, from previous, end, targets), token ids, wanted next tokens, how
-    many of each sequence's tokens are drafts, and the snapshots of sequences.
+    many of each sequence's tokens are drafts, the snapshots of sequences, and the features that are `placed`.
 
     Raises `ValueError` for a plan that cannot be run.
     """
     literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
     given = list(drafts) or [0] * len(sequences)
-    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given)
+    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given, tile=images.tile)
+    features = feature_rows(sequences.tolist(), placed, images.pool)
     check_states(setup.limits, sequences.tolist(), given, states)
     works, keeps = {work[0]: work for work in states}, any(kind.of_sequences for kind in setup.shape.states)
     for index, row in enumerate(sequences.tolist() if keeps else ()):
         begins = index in works and works[index][1] >= 0
         check_position(setup.limits, slots.at(row[0]), row, given[index], begins=begins)
     wants_tokens = END_POOL_TOKENS in sequences[:, 4].tolist()
-    step, parallel = Step([], [], [], [], [], wants_tokens), setup.context_parallel
+    step, parallel = Step([], [], [], [], [], wants_tokens, features), setup.context_parallel
     for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
         row = len(step.tokens)
@@ -193,6 +206,7 @@ def _check(
     targets: Sequence[int],
     *,
     drafts: list[int],
+    tile: int,
 ) -> None:
     limits = setup.limits
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
@@ -203,7 +217,7 @@ def _check(
         _check_sequence(slots, row)
         _check_pages(setup, slots, row)
         _check_drafts(slots, row, count)
-        _check_whole(setup, row, count)
+        _check_whole(setup, row, count, tile)
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
     _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")
@@ -251,8 +265,12 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
     )
 
 
-def _check_whole(setup: ProgramSetup, row: list[int], drafts: int) -> None:
-    number, start, _, _, end, _ = row
+def _check_whole(setup: ProgramSetup, row: list[int], drafts: int, tile: int) -> None:
+    number, start, count, _, end, _ = row
+    if tile:
+        whole = start == 0 and drafts == 0 and count == tile
+        _require(whole, f"slot {number} of the step is not a whole tile of {tile} patches")
+        return
     _require(
         not any(kind.window.bidirectional for kind in setup.shape.caches)
         or (start == 0 and drafts == 0 and end in (END_POOL, END_POOL_TOKENS)),

@@ -56,9 +56,9 @@ def look_at(model: Path, folders: Sequence[str] = ()) -> Checkpoint:
         files = sorted(path for path in listed if path.suffix in {".json", ".safetensors", ".pt"} and path.is_file())
     else:
         # For GGUF files only, see `models/load.py`.
-        from numaserve.workers.models.config.gguf_parts import gguf_paths  # noqa: PLC0415
+        from numaserve.workers.models.config.gguf_parts import gguf_paths, projector_paths  # noqa: PLC0415
 
-        files = gguf_paths(model)
+        files = [*gguf_paths(model), *projector_paths(model)]
     digest = hashlib.blake2b(digest_size=32)
     changed = 0
     for path in files:

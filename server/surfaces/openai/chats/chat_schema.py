@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
+from numaserve.server.generation.conversation.content import texts_of
 from numaserve.server.generation.conversation.turns import text_of
 from numaserve.server.http.fields.types import (
     MAX_INT,
@@ -18,7 +19,7 @@ from numaserve.server.http.fields.types import (
     conflict,
     neutral,
 )
-from numaserve.server.surfaces.openai.chats.messages import Content, Messages
+from numaserve.server.surfaces.openai.chats.messages import Messages, TextContent
 from numaserve.server.surfaces.openai.chats.tools_schema import FunctionChoice, Functions, ToolChoice, Tools
 from numaserve.server.surfaces.openai.constraint_fields import ConstraintFields
 from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
@@ -30,7 +31,7 @@ class Prediction(Strict):
     """A text that is expected to match most of the response."""
 
     type: Literal["content"]
-    content: Content
+    content: TextContent
 
 
 class ChatRequest(ConstraintFields, SamplingFields):
@@ -127,7 +128,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
     def echoed(self) -> str:
         """The text that the response begins with."""
         last = self.messages.messages[-1]
-        return str(last["content"] or "") if self.echo and last["role"] == "assistant" else ""
+        return "\n".join(texts_of(last["content"])) if self.echo and last["role"] == "assistant" else ""
 
     def _chat(self) -> Chat:
         open_ended = self.continue_final_message is True

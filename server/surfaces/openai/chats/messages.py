@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from numaserve.server.generation.conversation.messages import Conversation, conversation_of
-from numaserve.server.generation.conversation.turns import text_of
+from numaserve.server.generation.conversation.turns import content_of
 from numaserve.server.http.fields.json_data import arguments_of
 from numaserve.server.http.fields.typed import only_types, text_or_list
 from numaserve.server.http.fields.types import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.surfaces.image_parts import IMAGE_TYPES, OpenAiImage, text_or_image
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 MAX_TOOL_CALLS = 128
@@ -23,8 +24,17 @@ class TextPart(Strict):
     cache_control: Unused = None
 
 
-_Part = Annotated[TextPart, only_types(("text",))]
+_Text = Annotated[TextPart, only_types(("text",))]
 # Tags, so that an error is about the kind of content that was sent; with brackets, so that `param_of` leaves them out.
+TextContent = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[list[_Text], Field(min_length=1), Tag("[list]")],
+    Discriminator(text_or_list),
+]
+_Part = Annotated[
+    Annotated[TextPart, Tag("[text]")] | Annotated[OpenAiImage, Tag("[image]")],
+    Discriminator(text_or_image),
+    only_types(("text", "image_url", "input_image"), confused=IMAGE_TYPES),
+]
 Content = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(min_length=1), Tag("[list]")],
     Discriminator(text_or_list),
@@ -62,7 +72,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     """Author of the message; `developer` is OpenAI's newer name for `system`."""
     content: Content | None = None
-    """Text of the message, as a string or a list of text parts; null is allowed only for the assistant."""
+    """Text of the message, as a string or a list of text and image parts; null is allowed only for the assistant."""
     name: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Name of the author, for chat templates that render it."""
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
@@ -108,9 +118,10 @@ class Message(Strict):
         """The calls of the message, in either format."""
         return self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else [])
 
-    def for_template(self) -> dict[str, Any]:
-        """Return the message in the format of chat templates."""
-        message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": text_of(self.content)}
+    def for_template(self, param: str) -> dict[str, Any]:
+        """Return the message, which the field `param` has, in the format of chat templates."""
+        content = content_of(self.content, f"{param}.content")
+        message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": content}
         if self.name is not None:
             message["name"] = self.name
         if calls := self.calls:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from numaserve.server.generation.conversation.images import Image, taken_out
 from numaserve.server.generation.conversation.messages import Conversation
 from numaserve.server.generation.conversation.turns import Turn, assistant_turn, conversation_from, join_neighbours
 from numaserve.server.http.fields.json_data import arguments_of
@@ -26,11 +27,17 @@ class Entry(msgspec.Struct):
     item: str = ""
     turn: Turn = {}
     id: str = ""
+    images: list[Image] = []  # of the turn
 
     @classmethod
     def of(cls, item: dict[str, Any], turn: Turn, id: str = "") -> Entry:
         """Return the entry of an item without its id."""
-        return cls(item["type"], msgspec.json.encode(item).decode(), turn, id)
+        return cls(item["type"], msgspec.json.encode(item).decode(), turn, id, taken_out([turn]))
+
+    def stored(self) -> Entry:
+        """Return the entry in a stored response: without the data of its images."""
+        images = [image.stored() for image in self.images]
+        return msgspec.structs.replace(self, images=images) if images else self
 
     def listed(self) -> dict[str, Any]:
         """Return the item with its id."""
@@ -72,6 +79,11 @@ def input_text(text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
 
 
+def input_image() -> dict[str, Any]:
+    """Return an image that was given to the model, and that the server does not store."""
+    return {"type": "input_image", "detail": "auto", "image_url": None, "file_id": None}
+
+
 def output_text(text: str) -> dict[str, Any]:
     """Return a text that the model generated."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
@@ -91,7 +103,9 @@ def said(item: dict[str, Any]) -> Entry:
 
 def conversation_of(entries: Iterable[Entry]) -> Conversation:
     """Return the conversation of these items; the items of one answer are one turn."""
-    return conversation_from(join_neighbours((entry.turn for entry in entries), {"assistant"}))
+    given = list(entries)
+    turns = join_neighbours((entry.turn for entry in given), {"assistant"})
+    return conversation_from(turns, [image for entry in given for image in entry.images])
 
 
 def call_turn(call_id: str, name: str, arguments: str) -> Turn:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
+from numaserve.server.generation.conversation.images import ImagePart
 from numaserve.server.generation.conversation.messages import MAX_MESSAGES
-from numaserve.server.generation.conversation.turns import IMAGE_LEFT_OUT, assistant_turn, text_of
-from numaserve.server.http.fields.typed import kind_of, only_types, tag_of, text_or_list
+from numaserve.server.generation.conversation.turns import assistant_turn, content_of, text_of
+from numaserve.server.http.fields.typed import only_types, tag_of, text_or_list
 from numaserve.server.http.fields.types import ShortText, Strict, Text, Unused, made_of
+from numaserve.server.surfaces.image_parts import IMAGE_TYPES, OpenAiImage, text_or_image
 from numaserve.server.surfaces.openai.chats.messages import CalledFunction
 from numaserve.server.surfaces.openai.responses.entries import (
     REFERENCE,
     Entry,
     Given,
     call_turn,
+    input_image,
     input_text,
     of_function,
     output_text,
@@ -23,10 +26,6 @@ from numaserve.server.surfaces.openai.responses.entries import (
 from pydantic import Discriminator, Field, Tag
 
 _MAX_PARTS = 16384
-
-
-def _kind_of_part(value: object) -> str:
-    return "[image]" if kind_of(value) == "input_image" else "[text]"
 
 
 class TextContent(Strict):
@@ -38,34 +37,13 @@ class TextContent(Strict):
     logprobs: Unused = None
 
 
-_Part = Annotated[TextContent, only_types(("input_text", "output_text", "text"))]
-Texts = Annotated[
+_Part = Annotated[
+    Annotated[TextContent, Tag("[text]")] | Annotated[OpenAiImage, Tag("[image]")],
+    Discriminator(text_or_image),
+    only_types(("input_text", "output_text", "text", "input_image"), confused=IMAGE_TYPES),
+]
+Contents = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(max_length=_MAX_PARTS), Tag("[list]")],
-    Discriminator(text_or_list),
-]
-
-
-class OutputImage(Strict):
-    """An image in a function result; the server replaces it with a placeholder text."""
-
-    type: Literal["input_image"]
-    image_url: Unused = None
-    file_id: Unused = None
-    detail: Unused = None
-
-    @property
-    def text(self) -> str:
-        """The text for the model."""
-        return IMAGE_LEFT_OUT
-
-
-_OutputPart = Annotated[
-    Annotated[TextContent, Tag("[text]")] | Annotated[OutputImage, Tag("[image]")],
-    Discriminator(_kind_of_part),
-    only_types(("input_text", "output_text", "text", "input_image")),
-]
-_Outputs = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[list[_OutputPart], Field(max_length=_MAX_PARTS), Tag("[list]")],
     Discriminator(text_or_list),
 ]
 
@@ -75,18 +53,18 @@ class MessageItem(Strict):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
+    content: Contents
     id: Unused = None
     status: Unused = None
     phase: Unused = None
 
-    def entry(self) -> Entry:
-        """Return the item with its turn."""
-        part = output_text if self.role == "assistant" else input_text
-        texts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
-        item = {"type": self.type, "role": self.role, "content": list(map(part, texts)), "status": "completed"}
+    def entry(self, param: str) -> Entry:
+        """Return the item, which the field `param` has, with its turn."""
+        text = output_text if self.role == "assistant" else input_text
+        content = [text(self.content)] if isinstance(self.content, str) else _listed(self.content, text)
+        item = {"type": self.type, "role": self.role, "content": content, "status": "completed"}
         role = "system" if self.role == "developer" else self.role
-        return Entry.of(item, {"role": role, "content": text_of(self.content)})
+        return Entry.of(item, {"role": role, "content": content_of(self.content, f"{param}.content")})
 
 
 class FunctionCallItem(CalledFunction):
@@ -99,7 +77,7 @@ class FunctionCallItem(CalledFunction):
     id: Unused = None
     status: Unused = None
 
-    def entry(self) -> Entry:
+    def entry(self, _param: str) -> Entry:
         """Return the item with its turn."""
         function = of_function(self.name, self.namespace)
         item = {"type": self.type, "call_id": self.call_id, **function, "arguments": self.arguments}
@@ -112,15 +90,16 @@ class FunctionOutputItem(Strict):
 
     type: Literal["function_call_output"]
     call_id: ShortText
-    output: _Outputs
+    output: Contents
     id: Unused = None
     status: Unused = None
 
-    def entry(self) -> Entry:
-        """Return the item with its turn."""
-        output = self.output if isinstance(self.output, str) else [input_text(part.text) for part in self.output]
+    def entry(self, param: str) -> Entry:
+        """Return the item, which the field `param` has, with its turn."""
+        output = self.output if isinstance(self.output, str) else _listed(self.output, input_text)
         item = {"type": self.type, "call_id": self.call_id, "output": output, "status": "completed"}
-        return Entry.of(item, {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id})
+        content = content_of(self.output, f"{param}.output")
+        return Entry.of(item, {"role": "tool", "content": content, "tool_call_id": self.call_id})
 
 
 class ThoughtText(Strict):
@@ -140,7 +119,7 @@ class ReasoningItem(Strict):
     id: Unused = None
     status: Unused = None
 
-    def entry(self) -> Entry:
+    def entry(self, _param: str) -> Entry:
         """Return the item with its turn."""
         summary, content = ([part.model_dump() for part in parts or ()] for parts in (self.summary, self.content))
         item = {"type": self.type, "summary": summary, "content": content, "status": "completed"}
@@ -153,7 +132,7 @@ class ItemReference(Strict):
     type: Literal["item_reference"]
     id: ShortText
 
-    def entry(self) -> Entry:
+    def entry(self, _param: str) -> Entry:
         """Return the placeholder of the item until the item is found."""
         return Entry(self.type, id=self.id)
 
@@ -172,7 +151,12 @@ Item = Annotated[
 
 def _given(value: str | Sequence[Any]) -> Given:
     items: Sequence[Any] = [MessageItem(role="user", content=value)] if isinstance(value, str) else value
-    return Given([item.entry() for item in items])
+    return Given([item.entry(f"input[{index}]") for index, item in enumerate(items)])
+
+
+def _listed(parts: Sequence[TextContent | OpenAiImage], text: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the parts of an item in the format of listings, which have no images."""
+    return [input_image() if isinstance(part, ImagePart) else text(part.text) for part in parts]
 
 
 def _kind_of_input(value: object) -> str:

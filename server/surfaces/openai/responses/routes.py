@@ -8,10 +8,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.prompts import render
-from numaserve.server.generation.start import check_model, start
+from numaserve.server.generation.start import check_model, counted, start
 from numaserve.server.http.body.route import body_route
-from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import ApiError
 from numaserve.server.http.large_json import JsonAnswer
 from numaserve.server.surfaces.openai.responses.answer import ResponseAnswer
@@ -66,7 +64,7 @@ def responses_router(context: ApiContext) -> APIRouter:
         """Count the tokens of an input and of the conversation that it continues."""
         check_model(context, body.model)
         given = conversation_of(items_of(body, request, Ids()))
-        prompt = await until_disconnect(request, render(context, body.chat(given), body.tool_use()))
+        prompt = await counted(context, request, body.chat(given), body.tool_use())
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 
     @router.get("/v1/responses/{response_id}", response_model=ModelResponse, responses=errors(404))

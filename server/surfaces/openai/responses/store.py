@@ -25,7 +25,7 @@ class Kept(NamedTuple):
     @classmethod
     def of(cls, response: object, given: Sequence[Entry], said: Sequence[Entry]) -> Kept:
         """Return a stored response with its items."""
-        return cls(*map(msgspec.json.encode, (response, given, said)))
+        return cls(*map(msgspec.json.encode, (response, [entry.stored() for entry in given], said)))
 
 
 def entries_in(data: bytes) -> list[Entry]:

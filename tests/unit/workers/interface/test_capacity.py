@@ -15,6 +15,7 @@ CAPACITY = Capacity(
     num_snapshots=3,
     max_drafts=5,
     window_pages=(17, 19),
+    feature_tiles=7,
 )
 LAUNCH = Launch(0, 1, "m", [[0]], [0], [1], CAPACITY, -1, 0, 5.0)
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numaserve.workers.program.buffers import Buffer, Columns, Operand, Quantized, Tensor
 from numaserve.workers.program.layout import ALIGNMENT, Layout, layout, lifetimes
 from numaserve.workers.program.ops.base import Operation, Reads, Writes
+from numaserve.workers.program.ops.images import PlaceRows
 
-from tests.support.recorded_programs import Part, all_programs
+from tests.support.recorded_programs import Part, all_programs, placing
 
 PROGRAMS = all_programs() | all_programs(Part(2))
 
@@ -103,3 +104,16 @@ def test_rows_that_products_read_are_an_odd_number_of_cache_lines(columns: int) 
             assert in_int8.ld // 64 % 2 == in_int8.head_ld // 64 % 2 == 1
             scales = 8 * -(-columns // group) if group else 4
             assert in_int8.ld >= heads * in_int8.head_ld >= heads * (columns + scales)
+
+
+@pytest.mark.parametrize("part", [Part(), Part(2)], ids=["1", "2"])
+def test_rows_that_stay_between_steps_share_no_memory(part: Part) -> None:
+    b = placing(part)
+    b.given("before them", 64)  # recorded first, and read by nothing
+    operations = b.fused()
+    found, (pool,) = layout(operations), [each.pool for each in operations if isinstance(each, PlaceRows)]
+    begin = found.place(pool)[0]
+    for buffer in lifetimes(operations):
+        offset, _, collective = found.place(buffer)
+        apart = offset + buffer.nbytes <= begin or begin + pool.nbytes <= offset
+        assert buffer is pool or collective >= 0 or apart

@@ -9,6 +9,7 @@ from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.cost import Amount, RowBytes, StepWork
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
+from numaserve.workers.program.ops.images import PlaceRows
 from numaserve.workers.program.ops.products import Linear
 from numaserve.workers.program.ops.rows import Given, Keep, Pooled, TokenRows
 from numaserve.workers.program.recording.builder import ProgramBuilder
@@ -27,11 +28,15 @@ from tests.support.recorded_programs import (
     dense,
     latent,
     mixture,
+    placing,
     predicting,
+    tower,
 )
 
 PROGRAMS = all_programs() | all_programs(Part(2))
-PROGRAMS |= {f"predicting, {part.world}": predicting(part) for part in (Part(), Part(2))}
+PROGRAMS |= {
+    f"{make.__name__}, {part.world}": make(part) for make in (predicting, placing, tower) for part in (Part(), Part(2))
+}
 STEP = StepWork([(10, 3), (40, 1)], 2)  # four new tokens
 FAR = StepWork([(10, 3), (100_000, 2)], 2, pooled=1)  # the second sequence is one that ranks divide
 
@@ -134,7 +139,7 @@ def test_every_operation_reads_weights_or_states_or_moves_rows(name: str) -> Non
         costs = operation.cost(b.setup)
         counted = [cost for cost in costs if cost.amount(FAR).nbytes or any(cost.moves)]
         assert counted == costs
-        assert bool(costs) != isinstance(operation, Given | Keep | Pooled | TokenRows)
+        assert bool(costs) != isinstance(operation, Given | Keep | Pooled | TokenRows | PlaceRows)
 
 
 def test_a_product_reads_its_weights_once_for_all_rows() -> None:

@@ -71,6 +71,7 @@ def test_a_configuration_can_be_had_without_weights(downloads: list[tuple[str, l
     assert name == "deepseek-ai/DeepSeek-R1"
     wanted = {"config.json", "generation_config.json", "hf_quant_config.json", "modules.json", "1_Pooling/config.json"}
     wanted |= {"sentence_bert_config.json", "config_sentence_transformers.json", "1_SpladePooling/config.json"}
+    wanted |= {"preprocessor_config.json", "processor_config.json"}
     wanted |= {"sparse_linear.pt", "colbert_linear.pt"}
     others = {"model.safetensors", "model.safetensors.index.json", "tokenizer.json", "2_Dense/model.safetensors"}
     assert {file for file in wanted | others if any(fnmatch(file, each) for each in patterns)} == wanted

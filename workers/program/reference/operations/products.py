@@ -22,6 +22,8 @@ def activated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0
     """Sums after an activation: `columns` of them."""
     if activation == "relu2":
         return x.relu().square()
+    if activation == "plain_gelu_tanh":
+        return torch.nn.functional.gelu(x, approximate="tanh")
     return torch.nn.functional.gelu(x) if activation == "gelu" else _gated(x, activation, columns, limit)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from numaserve.workers.program.buffers import Persistent
 from numaserve.workers.program.cost import BF16
 from numaserve.workers.program.ops.rows import (
     Embed,
@@ -35,8 +36,11 @@ def embed(run: Run, op: Embed) -> None:
 
 def given(run: Run, op: Given) -> None:
     """The rows that were filled in from outside."""
-    rows = torch.from_numpy(run.outside.given(op.name)[: len(run.step.tokens)])
-    run.put(op.out, rows.to(run.numbers.dtype))
+    rows = torch.from_numpy(run.outside.given(op.name))
+    if isinstance(op.out, Persistent):
+        run.put(op.out, rows.view(torch.bfloat16))  # not widened: a step reads few of many rows
+    else:
+        run.put(op.out, rows[: len(run.step.tokens)].to(run.numbers.dtype))
 
 
 def keep(run: Run, op: Keep) -> None:

@@ -7,6 +7,7 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
+from numaserve.workers.program.ops.images import MergeRows, PlaceRows
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.ops.recurrent import (
@@ -38,6 +39,7 @@ from numaserve.workers.program.reference.operations import (
     attention,
     exchange,
     experts,
+    images,
     latent,
     products,
     recurrent,
@@ -78,6 +80,8 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     KeyDelta: recurrent.key_delta,
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
+    PlaceRows: images.place_rows,
+    MergeRows: images.merge_rows,
     Narrow: streams.narrow,
     AddNorm: streams.add_norm,
     LayerInputs: streams.layer_inputs,

@@ -1,0 +1,85 @@
+"""The placeholders of images in a prompt: their check, their expansion, and the positions of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.conversation.turns import Turn
+from numaserve.server.generation.vision import Vision
+from numaserve.server.http.errors import ApiError, bad_request
+from numaserve.server.images.expansion import expand
+from numaserve.server.images.types import Picture
+from numaserve.server.scheduler.images import PlacedTile
+from numaserve.workers.interface.images import ImageInput
+
+_CODE = "image_placeholder"
+
+
+def defused(value: Any, placeholder: str) -> Any:
+    """Return a part of a conversation whose texts have a space within each placeholder.
+
+    Earlier turns, results of tools and the model's own answers may quote the placeholder, and a client cannot take it
+    out of them: an error would end the conversation.
+    """
+    if isinstance(value, str):
+        return value.replace(placeholder, f"{placeholder[0]} {placeholder[1:]}")
+    if isinstance(value, dict):
+        return {name: defused(each, placeholder) for name, each in value.items()}
+    return [defused(each, placeholder) for each in value] if isinstance(value, list) else value
+
+
+def defused_but(last: range, turns: Sequence[Turn], placeholder: str) -> list[Turn]:
+    """Return the turns with a space within each placeholder in all but the user's `last` turn."""
+    return [turn if index in last else defused(turn, placeholder) for index, turn in enumerate(turns)]
+
+
+def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param: str, texts: Iterable[str] = ()) -> str:
+    """Return the text of a prompt with the expansion of each picture in place of its placeholder.
+
+    Raises `ApiError` unless there is one placeholder for each picture, and none is in the user's `texts`.
+    """
+    if context.vision is None:
+        return text
+    placeholder = context.vision.placeholder
+    found = text.count(placeholder)
+    if any(placeholder in each for each in texts):
+        raise _of_client(placeholder, param)
+    if found != len(pictures):
+        raise bad_request(
+            f"The prompt has {found} placeholders '{placeholder}' for {len(pictures)} images. Send one for each image; "
+            "for a conversation the chat template writes them, and may not show images of each role.",
+            param,
+            _CODE,
+        )
+    return expand(text, pictures, placeholder, context.vision.settings.rows_per_tile, context.vision.expansion)
+
+
+def placed(vision: Vision, tokens: list[int], pictures: Sequence[Picture], param: str) -> tuple[PlacedTile, ...]:
+    """Return the tiles of the pictures with their positions in a prompt. Raises `ApiError` for a token that stands for
+    an image without one. Takes some milliseconds for a long prompt."""
+    settings, tiles = vision.settings, [tile for picture in pictures for tile in picture.tiles]
+    if tokens.count(settings.token) != len(tiles) * settings.rows_per_tile:
+        raise _of_client(vision.placeholder, param)
+    starts = _starts(tokens, settings)
+    return tuple(PlacedTile(start, tile) for start, tile in zip(starts, tiles, strict=True))
+
+
+def _starts(tokens: list[int], settings: ImageInput) -> list[int]:
+    """Return the positions of the first placeholders of tiles, each of which has `rows_per_tile`."""
+    starts, end = list[int](), 0
+    for _ in range(tokens.count(settings.token) // settings.rows_per_tile):
+        start = tokens.index(settings.token, end)
+        end = start + settings.rows_per_tile
+        starts.append(start)
+    return starts
+
+
+def _of_client(placeholder: str, param: str) -> ApiError:
+    return bad_request(
+        f"The text '{placeholder}' stands for an image in this model's prompts, and there is no image for it. Remove "
+        "it from the texts of the request.",
+        param,
+        _CODE,
+    )

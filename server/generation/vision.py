@@ -1,0 +1,29 @@
+"""The image input of the served model, as requests use it."""
+
+from dataclasses import dataclass
+
+from numaserve.server.images.decoder import ImageDecoder
+from numaserve.server.images.expansion import IDEFICS3, Expansion
+from numaserve.server.tokenizer.types import TokenizerError, TokenizerProtocol
+from numaserve.workers.interface.images import ImageInput
+
+
+@dataclass(frozen=True)
+class Vision:
+    """A model's image input: the settings of its processor, the decoder, and the text of an image in a prompt."""
+
+    settings: ImageInput
+    placeholder: str  # the text of the token `settings.token`
+    decoder: ImageDecoder
+    expansion: Expansion = IDEFICS3
+
+
+def placeholder_of(settings: ImageInput, tokenizer: TokenizerProtocol) -> str:
+    """Return the text of the token that stands for an image. Raises `TokenizerError` if this text is not one token."""
+    text, token = tokenizer.token_text(settings.token), settings.token
+    if not text or tokenizer.encode(text, add_special_tokens=False) != [token]:
+        raise TokenizerError(
+            f"the token {token}, which stands for an image, is no special token of the tokenizer (its text is "
+            f"{text!r}); download the tokenizer's files again"
+        )
+    return text

@@ -1,0 +1,42 @@
+"""The images of a prompt, as the scheduler knows them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from numaserve.server.scheduler.cache.keys import Key
+
+_ROW_BYTES = 2  # of the number of a feature row in a key
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A part of an image that is one run of the model's vision tower.
+
+    Its pixels stay in the image store for as long as this object lives.
+    """
+
+    number: int  # in the image store
+    digest: bytes  # SHA-256 of the pixels and of the settings that they were made with
+
+
+class PlacedTile(NamedTuple):
+    """A tile in a prompt. Each feature row of the tile stands at one position."""
+
+    start: int  # position of the first row
+    tile: Tile
+
+
+def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], rows: int) -> list[Key]:
+    """Return the key of each position of a prompt, whose tiles have `rows` feature rows each.
+
+    Raises `ValueError` unless the tiles are ascending, apart from each other, and whole inside of the prompt.
+    """
+    keys: list[Key] = [*tokens]
+    end = 0
+    for start, tile in images:
+        if rows < 1 or not end <= start <= len(keys) - rows:
+            raise ValueError(f"a tile at position {start} of {len(keys)} does not fit: it takes {rows} from {end} on")
+        end = start + rows
+        keys[start:end] = [tile.digest + row.to_bytes(_ROW_BYTES, "big") for row in range(rows)]
+    return keys

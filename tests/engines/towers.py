@@ -1,0 +1,54 @@
+"""Random checkpoints of models that see, as llama.cpp's own converter makes two files of each: text model and tower."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numaserve.kernels import Team
+
+from tests.engines.hybrids import CONVERTER
+from tests.support import checkpoints, vision
+from tests.support.image_features import of_ranks
+from tests.support.llama_cpp import llama_cpp_files
+from tests.support.loaded import load_part
+
+_KINDS = {"model.gguf": "BF16", "mmproj-model.gguf": "F16"}
+
+
+def compare_towers(place: Path) -> bool:
+    """Print a line for each model; whether features of some differ from those of its folder in a bit. `place` keeps
+    the converter."""
+    converter = llama_cpp_files(place, "conversion/", "gguf-py/")
+    allowed = os.sched_getaffinity(0)
+    team = Team([min(allowed)])
+    os.sched_setaffinity(0, allowed)  # the team pins its caller
+    differ = False
+    for name, config in vision.CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            model = checkpoints.build(config())
+            checkpoint = vision.save(model, Path(folder) / "checkpoint")
+            _name_text_model(checkpoint)
+            for file, kind in _KINDS.items():
+                command = [sys.executable, CONVERTER, converter, checkpoint, kind, Path(folder) / file]
+                subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+            values = vision.values_of(vision.random_tiles(model.config, 2))
+            paths = checkpoint, Path(folder) / "model.gguf"
+            ours, theirs = (of_ranks([load_part(path, team, [1])], values)[0] for path in paths)
+            same = np.array_equal(ours, theirs)
+        print(
+            f"{name}: features of the converted files {'have the bits' if same else 'DIFFER from those'} of the folder"
+        )
+        differ |= not same
+    return differ
+
+
+def _name_text_model(checkpoint: Path) -> None:
+    """Name the class of the text model, as published checkpoints do: the converter finds it by this name."""
+    path = checkpoint / "config.json"
+    values = json.loads(path.read_text())
+    values["text_config"]["architectures"] = ["VLlama3ForCausalLM"]
+    path.write_text(json.dumps(values))

@@ -1,0 +1,94 @@
+"""Defects in the features of images: their places, their scope, and the pixels that they are made of."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import structs
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
+from numaserve.server.scheduler.feature_pool import FeatureKey, FeaturePool
+from numaserve.server.scheduler.planner import Planner
+from numaserve.server.scheduler.position import Position
+from numaserve.server.scheduler.running_set import RunningSet
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.step import StepBuilder
+from numaserve.server.scheduler.tower_runs import Ahead, TowerRuns
+from numaserve.workers.interface.protocol import StepPlan
+
+from tests.simulation.defects.registry import defect
+
+
+@defect(StepBuilder, "finish")
+def places_are_unlocked_as_a_plan_is_sent(right: Callable[..., StepPlan], step: StepBuilder) -> StepPlan:
+    """The next plan may give them to other tiles while workers read from them."""
+    plan = right(step)
+    if step.tower is not None:
+        step.tower._pool.unlock(step.in_flight.places)
+        step.in_flight.places = ()
+    return plan
+
+
+@defect(TowerRuns, "add")
+def only_runs_lock_places(right: Callable[..., float], runs: TowerRuns, *arguments: Any) -> float:
+    """The place of features that a plan finds may be given to another tile while it reads from there."""
+    before = len(runs.works)
+    tokens = right(runs, *arguments)
+    written = {work.place for work in runs.works[before:]}
+    runs._pool.unlock(place for place in runs.places if place not in written)
+    runs.places = [place for place in runs.places if place in written]
+    return tokens
+
+
+@defect(FeaturePool, "flush")
+def features_outlive_the_workers(_right: Callable[..., None], pool: FeaturePool) -> None:
+    """New workers are taken to have what the old ones had."""
+    pool._evictable.update(dict.fromkeys(pool._locks))
+    pool._locks.clear()
+
+
+@defect(TowerRuns, "key")
+def features_are_found_by_all_scopes(right: Callable[..., FeatureKey], runs: TowerRuns, *arguments: Any) -> FeatureKey:
+    """A client learns by the time of its answer what others have sent."""
+    return COMMON_SCOPE, right(runs, *arguments)[1]
+
+
+@defect(Scheduler, "fail_step", first_seed=1000)
+def void_plans_hold_no_tiles(right: Callable[..., Any], scheduler: Scheduler, step_id: int) -> Any:
+    """The store writes other pixels where workers still read."""
+    ended = right(scheduler, step_id)
+    for record in scheduler.in_flight:
+        record.tiles = ()
+    return ended
+
+
+@defect(TowerRuns, "add")
+def a_chunk_takes_the_first_rows_of_a_tile(right: Callable[..., float], runs: TowerRuns, *arguments: Any) -> float:
+    """Wherever in the tile it begins."""
+    before = len(runs.placed)
+    tokens = right(runs, *arguments)
+    for index, each in enumerate(runs.placed[before:], before):
+        runs.placed[index] = structs.replace(each, row=each.row // runs._rows * runs._rows)
+    return tokens
+
+
+@defect(TowerRuns, "ahead")
+def runs_are_planned_without_places(right: Callable[..., Ahead], runs: TowerRuns, *arguments: Any) -> Ahead:
+    """A chunk is not cut before a tile that finds no place."""
+    return right(runs, *arguments)._replace(end=arguments[-1])
+
+
+@defect(Position, "set_prompt_keys")
+def images_are_found_by_their_placeholders(_right: Callable[..., None], _position: Position, _keys: Any) -> None:
+    """Two images have the same keys and values."""
+
+
+@defect(Planner, "_can_begin")
+def a_sequence_is_admitted_without_a_chunk(_right: Callable[..., bool], _planner: Planner, *_arguments: Any) -> bool:
+    """Its first tile finds no place."""
+    return True
+
+
+@defect(RunningSet, "pass_images")
+def the_last_row_of_an_image_is_taken_for_an_output_token(right: Callable[..., None], running_set: RunningSet) -> None:
+    """The embedding of its placeholder is read in its place."""
+    right(running_set)
+    running_set.before_images = [seq for seq in running_set.before_images if seq.num_remaining > 1]

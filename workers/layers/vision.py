@@ -1,0 +1,183 @@
+"""The tower of a model that sees: makes features of tiles of images, with a Program of its own.
+
+A tile is a sequence of patches, which see each other. The Program is given the pixels of the patches and keeps the
+features, which take the places of tokens' embeddings in the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from numaserve.workers.layers.axes import Axis, Columns
+from numaserve.workers.layers.caches import Cache, NumberedCaches, numbered
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.parameters import (
+    MatrixParameter,
+    Parameter,
+    Source,
+    Split,
+    VectorParameter,
+    vector,
+    whole,
+)
+from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.program.setup import RankShape
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.block import Block
+    from numaserve.workers.layers.norm import LayerNorm
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Residual
+    from numaserve.workers.program.recording.builder import ProgramBuilder
+
+PATCHES = "patches"  # the rows that the tower's Program is given
+FEATURES = "features"  # the rows that it keeps, and that the decoder's Program reads
+CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class PatchEmbedding(Layer):
+    """A linear map of the pixels of each patch, and a row for its position (Dosovitskiy et al., 2021)."""
+
+    module: str
+    patch: int  # pixels of a side
+    positions: Table
+    gguf: str = ""
+
+    @property
+    def pixels(self) -> int:
+        """Values of a patch."""
+        return CHANNELS * self.patch**2
+
+    @cached_property
+    def columns(self) -> Axis:
+        """The values of a patch, which ranks divide."""
+        return Columns("pixels", self.pixels)
+
+    @cached_property
+    def weight(self) -> MatrixParameter:
+        """The map, [hidden, the rank's values], bf16 always. The checkpoint has it as a convolution."""
+        return MatrixParameter((whole(self._source),), Split(self.columns), rule="bf16")
+
+    @cached_property
+    def bias(self) -> VectorParameter | None:
+        """The bias, whole on every rank and added to the sum over the ranks."""
+        return vector(self._source.bias)
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield from (self.weight, self.bias)
+
+    def forward(self, b: ProgramBuilder, part: RankPart, pixels: Operand) -> Residual:
+        """The embeddings of a tile's patches, whole on every rank: fp32 [patches, hidden]. `pixels` is bf16 [patches,
+        values of a patch]."""
+        partial = b.linear_partial(b.columns(pixels, part.along(self.columns)), part.matrix(self.weight))
+        table = self.positions
+        b.add_rows(partial, part.matrix(table.rows), index=table.index, first_row=part.along(table.axis).start)
+        return b.summed(partial, bias=part.vector(self.bias))
+
+    @cached_property
+    def _source(self) -> Source:
+        kernel = (CHANNELS, self.patch, self.patch)
+        return Source(self.module, (self.positions.hidden, self.pixels), self.gguf, quantizable=False, kernel=kernel)
+
+
+@dataclass(frozen=True)
+class Connector(Layer):
+    """The projection of a square of patches, `inputs` values, to `outputs` columns of the decoder's stream."""
+
+    module: str
+    inputs: int
+    outputs: int
+    gguf: str = ""
+
+    @cached_property
+    def columns(self) -> Axis:
+        """The values of a square, which ranks divide."""
+        return Columns("merged", self.inputs)
+
+    @cached_property
+    def weight(self) -> MatrixParameter:
+        """The projection, [outputs, the rank's values]."""
+        source = Source(self.module, (self.outputs, self.inputs), self.gguf)
+        return MatrixParameter((whole(source),), Split(self.columns), rule="stored")
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield self.weight
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Operand:
+        """The features, whole on every rank: bf16 [rows, outputs]. `x` is bf16 [rows, inputs]."""
+        partial = b.linear_partial(b.columns(x, part.along(self.columns)), part.matrix(self.weight))
+        return b.rounded(b.summed(partial))
+
+
+@dataclass(frozen=True)
+class Tower(Layer):
+    """SigLIP (Zhai et al., 2023), and a connector that makes one feature of a square of `factor` x `factor` patches."""
+
+    tile: int  # pixels of a side of a tile
+    embedding: PatchEmbedding
+    blocks: tuple[Block, ...]
+    norm: LayerNorm
+    factor: int
+    connector: Connector
+
+    @property
+    def side(self) -> int:
+        """Patches in a row of a tile. Pixels of the last rows and columns may be left over."""
+        return self.tile // self.embedding.patch
+
+    @property
+    def patches(self) -> int:
+        """Patches of a tile."""
+        return self.side**2
+
+    @property
+    def features(self) -> int:
+        """Rows of features of a tile."""
+        return (self.side // self.factor) ** 2
+
+    @property
+    def hidden(self) -> int:
+        """Columns of the tower's residual stream."""
+        return self.embedding.positions.hidden
+
+    @property
+    def keeps(self) -> tuple[Cache, ...]:
+        """See `Layer`: nothing that outlives a tile."""
+        return ()
+
+    def layer_caches(self, part: RankPart) -> NumberedCaches:
+        """The cache of its blocks: each of them is done with it when the next begins, so they share one."""
+        return numbered([self.blocks[0].attention.cache], part)
+
+    def shape(self, part: RankPart) -> RankShape:
+        """The sizes that its program is made for. Its only token is 0, which stands for any patch."""
+        bounds = (0, *[1] * part.partition.world_size)
+        return RankShape(self.hidden, bounds, self.layer_caches(part).caches)
+
+    def forward(self, b: ProgramBuilder, part: RankPart) -> None:
+        """Append the forward pass of a tile, from pixels that are given to features that are kept."""
+        residual = self.embedding.forward(b, part, b.rounded(b.given(PATCHES, self.embedding.pixels)))
+        (place,) = self.layer_caches(part).places
+        for block in self.blocks:
+            block.forward(b, part, residual, place)
+        x = self.norm.forward(b, part, residual)
+        b.keep(FEATURES, self.connector.forward(b, part, b.merge_rows(x, side=self.side, factor=self.factor)))
+
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
+        """See `Layer`. Nothing is rotated here, and no dimensions lie in pairs."""
+        return super().in_gguf(False, tensors)
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """The columns of the block that has most, of a patch's pixels in fp32 and bf16, and of a square of features."""
+        most = max(block.scratch_columns(part) for block in self.blocks)
+        return most + 2 * self.embedding.pixels + self.hidden + 2 * self.connector.outputs
+
+    def message_columns(self, part: RankPart) -> int:
+        """See `Layer`: its own residual stream is not that of the decoder."""
+        return max(super().message_columns(part), self.hidden, self.connector.outputs)

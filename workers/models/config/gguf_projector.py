@@ -1,0 +1,83 @@
+"""The vision tower of a GGUF model: a file of its own, `mmproj`, as llama.cpp's converter writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from numaserve.workers.layers.mlp import PlainMlp
+from numaserve.workers.layers.vision import Tower
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_names import shape_of
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
+    from numaserve.workers.models.config.gguf_file import GGUFFile
+
+_KEYS = {  # after "clip.vision."
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+}
+_PLACEHOLDER = "<image>"
+_EDGES = 4  # tiles along the longest edge of an image, in all published models; older files do not say it
+
+
+def projector_type(file: GGUFFile) -> object:
+    """Return the type of the projector of a vision tower; None without a tower."""
+    return file.scalar("clip.vision.projector_type") or file.scalar("clip.projector_type")
+
+
+def with_projector(text: Fields, model: GGUFFile, metadata: Fields) -> Fields:
+    """Return the fields of config.json of a multimodal `model`, from the fields of its text model and the `metadata` of
+    the tower's file. Raises `OperatorError` for a tower that is not supported."""
+    metadata.refuse("clip.use_silu", False)
+    vision = {key: metadata.values.get(f"clip.vision.{name}") for name, key in _KEYS.items()}
+    fields = {
+        "text_config": text.values,
+        "vision_config": vision,
+        "scale_factor": metadata.values.get("clip.vision.projector.scale_factor"),
+        "tie_word_embeddings": text.values["tie_word_embeddings"],
+        "image_token_id": _placeholder(model, text),
+    }
+    return Fields(fields, text.where)
+
+
+def processor_fields(file: GGUFFile, metadata: Fields) -> Fields:
+    """Return the settings of the image processor, as far as the tower's file has some."""
+    tile = metadata.integer("clip.vision.image_size", 1, 1 << 16)
+    edge = metadata.integer("clip.vision.preproc_image_size", 1, 1 << 16, _EDGES * tile)
+    mean, std = (file.floats(f"clip.vision.image_{name}") for name in ("mean", "std"))
+    sizes = {"max_image_size": {"longest_edge": tile}, "size": {"longest_edge": edge}}
+    return Fields({**sizes, "image_mean": mean, "image_std": std}, metadata.where)
+
+
+def as_in_projector(tower: Tower, tensors: Mapping[str, ReaderTensor]) -> Tower:
+    """Return the tower with the names of a file with these tensors. Older files call both matrices of an MLP by the
+    name of the other."""
+    down = tensors.get("v.blk.0.ffn_down.weight")
+    if down is None or shape_of(down)[-1] != tower.hidden:
+        return tower
+    blocks = []
+    for block in tower.blocks:
+        mlp = block.mlp
+        if isinstance(mlp, PlainMlp):
+            block = replace(block, mlp=replace(mlp, gguf=replace(mlp.gguf, up=mlp.gguf.down, down=mlp.gguf.up)))  # noqa: PLW2901
+        blocks.append(block)
+    return replace(tower, blocks=tuple(blocks))
+
+
+def _placeholder(model: GGUFFile, text: Fields) -> int:
+    tokens = enumerate(model.texts("tokenizer.ggml.tokens"))
+    found = next((index for index, token in tokens if token == _PLACEHOLDER), None)
+    if found is None:
+        raise text.error(
+            f"the vocabulary has no token {_PLACEHOLDER}, which stands for a part of an image; use a model that takes"
+            " images, or remove the mmproj file next to it"
+        )
+    return found

@@ -1,0 +1,176 @@
+"""Idefics3 and SmolVLM: Llama with SigLIP as its vision tower, whose patches become tokens in squares."""
+
+from dataclasses import replace
+
+import numpy as np
+from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
+from numaserve.workers.layers.mlp import MlpNames, PlainMlp
+from numaserve.workers.layers.norm import LayerNorm
+from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding, Tower
+from numaserve.workers.models import llama
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count, read_text
+from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.rope import UNROTATED
+
+# Published checkpoints spell out only what differs from the classes of transformers.
+_TEXT_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_VISION_DEFAULTS = {
+    "hidden_size": 1152,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "image_size": 224,
+    "patch_size": 32,
+    "layer_norm_eps": 1e-6,
+}
+_IMAGE_TOKEN = 128257
+_ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "plain_gelu_tanh", "gelu": "gelu"}
+_MAX_TILE = 4096
+_MAX_FACTOR = 16
+_MAX_EDGE = 1 << 16
+# Fast and Pil are classes of the same processor.
+_PROCESSORS = {f"{name}ImageProcessor{kind}": None for name in ("Idefics3", "SmolVLM") for kind in ("", "Fast", "Pil")}
+_LANCZOS = 1
+_HALF = 0.5
+_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
+
+_PREFIXES = ("model.text_model.",)
+_ALIASES = (("vision_model.", "model.vision_model."), ("connector.", "model.connector."))
+_ATTENTION = AttentionNames(o="self_attn.out_proj", gguf_o="attn_out")
+_MLP = MlpNames(up="mlp.fc1", down="mlp.fc2")
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json; what it leaves out has transformers' default."""
+    text = read_text(fields, tied=False).with_defaults(**_TEXT_DEFAULTS)
+    text.refuse("model_type", "llama")
+    config = llama.configure(text, architecture)
+    vision = fields.child("vision_config").with_defaults(**_VISION_DEFAULTS)
+    tower = _read_tower(vision, fields.integer("scale_factor", 1, _MAX_FACTOR, 2), config.hidden_size)
+    decoder = replace(config.decoder, tower=tower)
+    return replace(config, family="idefics3", decoder=decoder, prefixes=_PREFIXES, aliases=_ALIASES)
+
+
+def _read_tower(vision: Fields, factor: int, outputs: int) -> Tower:
+    vision.refuse("num_channels", CHANNELS)
+    vision.refuse("head_dim")
+    tile = vision.integer("image_size", 1, _MAX_TILE)
+    patch = vision.integer("patch_size", 1, tile)
+    side = tile // patch
+    if side % factor:
+        raise vision.error(
+            f"image_size={tile} and patch_size={patch} make {side} patches in a row, which is no multiple of"
+            f" scale_factor={factor}"
+        )
+    if not _has_plain_positions(side):
+        raise vision.error(
+            f"image_size={tile} and patch_size={patch} make {side} patches in a row, which is not supported:"
+            " transformers gives some of them other positions, depending on the processor. Published models have 26, 27"
+            " or 32"
+        )
+    hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
+    eps = vision.number("layer_norm_eps", 1e-12, 1.0)
+    positions = Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "v.position_embd")
+    return Tower(
+        tile,
+        PatchEmbedding("vision_model.embeddings.patch_embedding", patch, positions, "v.patch_embd"),
+        tuple(_block(vision, layer, hidden, eps) for layer in range(read_layer_count(vision))),
+        LayerNorm("vision_model.post_layernorm", hidden, eps, "v.post_ln"),
+        factor,
+        Connector("connector.modality_projection.proj", factor**2 * hidden, outputs, "mm.model.fc"),
+    )
+
+
+def _has_plain_positions(side: int) -> bool:
+    """Return whether each of `side` patches in a row has its own position in transformers, which looks for fractions of
+    the tile between bounds, both in fp32. So it is with all published models."""
+    bounds = (1 / side + np.arange(side - 1) * (1 / side)).astype(np.float32)
+    fractions = np.arange(side, dtype=np.float32) * (np.float32(1.0) / np.float32(side))
+    return bool((np.searchsorted(bounds, fractions, side="right") == np.arange(side)).all())
+
+
+def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
+    at, dim = f"vision_model.encoder.layers.{layer}.", read_head_dim(vision)
+    heads, intermediate = hidden // dim, vision.integer("intermediate_size", 1, MAX_INTERMEDIATE)
+    attention = Attention(
+        at,
+        hidden,
+        heads,
+        heads,
+        dim,
+        Rotation(UNROTATED),
+        dim**-0.5,
+        mask=Mask(bidirectional=True),
+        biases="all",
+        names=_ATTENTION,
+        rule="stored",
+    )
+    activation = vision.choice("hidden_act", _ACTIVATIONS, "gelu_pytorch_tanh")
+    mlp = PlainMlp(
+        at,
+        hidden,
+        intermediate,
+        activation,
+        names=_MLP,
+        axis_name="vision_intermediate",
+        biased=True,
+        rule="stored",
+    )
+    before, between = (LayerNorm(f"{at}layer_norm{each}", hidden, eps, f"{at}ln{each}") for each in (1, 2))
+    return Block(before, attention, between, mlp)
+
+
+def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
+    """Map the settings of the image processor; what they leave out has transformers' default."""
+    tower = config.decoder.tower
+    assert tower is not None  # noqa: S101  every model of the family has one
+    processor.choice("image_processor_type", _PROCESSORS, "Idefics3ImageProcessor")
+    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
+        processor.refuse(needed, True)
+    tile = processor.child("max_image_size").integer("longest_edge", 1, _MAX_TILE, 364)
+    if tile != tower.tile:
+        raise processor.error(
+            f"max_image_size: longest_edge={tile} is not supported; it must be image_size of config.json, {tower.tile}"
+        )
+    size = processor.child("size")
+    for other in ("shortest_edge", "height", "width", "max_height", "max_width"):
+        size.refuse(other)
+    return ImageInput(
+        tile=tile,
+        longest_edge=size.integer("longest_edge", 1, _MAX_EDGE, 4 * 364),
+        split=processor.flag("do_image_splitting", True),
+        resample=read_filter(processor, _LANCZOS),
+        do_resize=True,
+        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
+        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
+        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
+        rows_per_tile=tower.features,
+        token=fields.integer("image_token_id", 0, config.vocab_size - 1, _IMAGE_TOKEN),
+    )
+
+
+FAMILY = Family(
+    name="idefics3",
+    architectures=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+    configure=configure,
+    gguf=GgufForm("llama", projector="idefics3", pairs=True),
+    images=read_images,
+)

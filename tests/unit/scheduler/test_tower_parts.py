@@ -75,6 +75,23 @@ def test_without_output_tokens_runs_are_whole_also_the_rest_of_one_that_is_begun
     assert [(work.begin, work.end) for work in works] == [(0, 0)]
 
 
+def test_the_rest_of_a_run_needs_no_sequence_in_its_plan() -> None:
+    """The stream has its last token to come, and the pages that the prompt waits for."""
+    server = streaming(ahead=True, num_pages=40)
+    stream = server.scheduler.running[0].position
+    while len(stream.tokens) < stream.max_tokens - 1:
+        server.schedule()
+        server.receive()
+    request = begin(server, "cat", 20)
+    plan = server.schedule()
+    assert plan is not None
+    assert not plan.seqs
+    assert [work.end for work in plan.tower or []] == [0]
+    check_integrity(server.scheduler)
+    server.drain()
+    assert request.ends == ["length"]
+
+
 def test_a_step_has_one_part_at_least_and_the_first_ones_tell_what_a_run_takes() -> None:
     server = service(parts=PARTS, target_itl_s=TARGET_S)
     server.add([1] * 5, 900)

@@ -118,10 +118,11 @@ class Planner:
     def _begins(self, step: StepBuilder, seq: Sequence, start: int) -> bool:
         """Return whether the position `start` of a prompt can be in the step. Parts of the run that it waits for are
         planned."""
-        if seq.request.images:
-            tokens = step.budget.add_parts(seq, start)
-            if tokens:
-                self._waiting.computed(seq, tokens)
+        if not seq.request.images:
+            return True
+        tokens = step.budget.add_parts(seq, start)
+        if tokens:
+            self._waiting.computed(seq, tokens)
         return step.budget.is_open and step.budget.begins(seq, start)
 
     def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:

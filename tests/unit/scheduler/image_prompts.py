@@ -81,5 +81,5 @@ def learnt(server: Service, streams: int = 0) -> Service:
 
 
 def seconds(plan: StepPlan) -> float:
-    """What the simulated workers take for a plan without parts of runs."""
+    """Return the time that the simulated workers take for a plan whose runs are whole."""
     return (step_ns(plan) + RUN_NS * runs(plan)) * 1e-9

@@ -81,6 +81,7 @@ class SimulatedFeatures:
                 self._violate(f"plan {plan.step_id} has part {work.begin} of a run after {self._begun}")
             if not self._is_last(work):
                 self._begun = work.tile, content, work.end
+                self._places[work.place] = NOTHING  # it is this run's from now on
                 continue
             self._begun = None
             if content in self._places and content not in self._unsound:

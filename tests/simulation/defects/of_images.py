@@ -115,7 +115,7 @@ def a_begun_run_outlives_the_workers(right: Callable[..., None], pool: FeaturePo
         pool._locks[begun.place] = 1
 
 
-@defect(TowerRuns, "ahead")
+@defect(TowerRuns, "ahead", first_seed=190)
 def another_run_begins_before_the_last_part(right: Callable[..., Ahead], runs: TowerRuns, *arguments: Any) -> Ahead:
     """It ends the one that is begun."""
     begun, runs._pool.begun = runs._pool.begun, None
@@ -138,7 +138,7 @@ def a_run_is_begun_for_a_sequence_that_is_not_planned(_right: Callable[..., None
     """Nobody else gets a run until it has its turn again."""
 
 
-@defect(StepBuilder, "_finish_images")
+@defect(StepBuilder, "_finish_images", first_seed=140)
 def parts_of_runs_make_no_suspects(right: Callable[..., None], step: StepBuilder, *arguments: Any) -> None:
     """The sequence whose tile kills the workers is not in the plan."""
     right(step, *arguments)

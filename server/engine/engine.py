@@ -304,7 +304,8 @@ class Engine:
 
     def _on_up(self) -> None:
         self._ranks.up(self._config)
-        self._scheduler.step_costs.describe(self._ranks.terms, self._ranks.draft_terms, self._ranks.tower_terms)
+        ranks = self._ranks
+        self._scheduler.step_costs.describe(ranks.terms, ranks.draft_terms, ranks.tower_terms, ranks.tower_parts)
         self._state = "serving"
         self._requests.masks.begin()
         self._recovery.workers_up()

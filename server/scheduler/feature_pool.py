@@ -10,9 +10,13 @@ Who holds what:
   alone. After the answer they stay until another tile takes the place, least recently used first.
 - Each plan in flight holds the tiles that its runs read, and with them the pixels in the image store. That a client
   leaves, or that the plan became void, changes nothing about what workers read.
+- A run whose parts are spread over plans holds its place and its tile from the first part on. With the last part the
+  place is the plan's, and the features are found. A run that is given up leaves its place free at once, though parts
+  are in flight: the last part alone writes there.
 
 A chunk is cut before the first tile that finds no place, and its sequence is planned again later. Nothing deadlocks:
-where no plan is in flight no place is locked, so the first chunk finds one, even in a pool of one place.
+where no plan is in flight the begun run alone has a locked place, so its next parts are planned, or the first chunk
+finds a place, even in a pool of one.
 
 A plan whose result does not come, because its step failed or the workers died, has perhaps made no features, and a
 later one may have read what is not there. So the pool is emptied in both cases, and the runs are planned again with
@@ -22,10 +26,24 @@ leave in a place is overwritten by the run that finds the pool empty.
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from numaserve.server.scheduler.cache.scope import CacheScope
+from numaserve.server.scheduler.images import Tile
+from numaserve.server.scheduler.sequence import Sequence
 
 FeatureKey = tuple[CacheScope, bytes]  # the digest of a tile, for the requests of a scope
+
+
+@dataclass(eq=False, slots=True)
+class BegunRun:
+    """A run of the tower that has parts left to plan."""
+
+    seq: Sequence  # that it was begun for
+    key: FeatureKey
+    tile: Tile
+    place: int  # locked
+    next_part: int = 0
 
 
 class FeaturePool:
@@ -38,6 +56,8 @@ class FeaturePool:
         self._locks: dict[int, int] = {}  # of places that are locked
         self._evictable: OrderedDict[int, None] = OrderedDict()  # the others with features, least recently used first
         self._free = list(range(places - 1, -1, -1))
+        self.begun: BegunRun | None = None  # workers keep the intermediate values of one run
+        self._made_in_parts: FeatureKey | None = None  # that no chunk has read yet
         self.hits = 0  # tiles of prompts whose features were found
         self.runs = 0  # of the tower
 
@@ -64,15 +84,39 @@ class FeaturePool:
 
     def take(self, key: FeatureKey) -> int:
         """Return a place for features that are not found, with one lock. There must be one `num_available`."""
-        self.runs += 1
-        if self._free:
-            place = self._free.pop()
-        else:
-            place, _ = self._evictable.popitem(last=False)
-            del self._places[self._keys[place]]
-        self._places[key], self._keys[place] = place, key
-        self._locks[place] = 1
+        place = self._lock_any()
+        self._made(key, place)
         return place
+
+    def begin(self, seq: Sequence, key: FeatureKey, tile: Tile) -> BegunRun:
+        """Begin a run in parts. No other one may be begun, and a place must be `num_available`."""
+        self.begun = BegunRun(seq, key, tile, self._lock_any())
+        return self.begun
+
+    def complete(self, run: BegunRun) -> int:
+        """Let the features of the begun run be found, since its last part is planned. Return its place, with the lock
+        of the run."""
+        self.begun, self._made_in_parts = None, run.key
+        self._made(run.key, run.place)
+        return run.place
+
+    def give_up(self) -> None:
+        """Forget the begun run, if there is one. It begins again at its first part."""
+        if self.begun is not None:
+            place, self.begun = self.begun.place, None
+            self.unlock([place])
+
+    def give_up_of(self, seq: Sequence) -> None:
+        """Forget the begun run if it is that of a sequence, which has ended."""
+        if self.begun is not None and self.begun.seq is seq:
+            self.give_up()
+
+    def count_hit(self, key: FeatureKey) -> None:
+        """Count a tile of a prompt whose features are found, unless they were just made for it."""
+        if key == self._made_in_parts:
+            self._made_in_parts = None
+        else:
+            self.hits += 1
 
     def unlock(self, places: Iterable[int]) -> None:
         """Undo one lock of each place."""
@@ -95,9 +139,24 @@ class FeaturePool:
                 self._free.append(place)
 
     def flush(self) -> None:
-        """Forget all features and locks: the plans in flight are lost."""
+        """Forget all features, locks and the begun run: the plans in flight are lost."""
+        self.begun = self._made_in_parts = None
         self._places.clear()
         self._keys.clear()
         self._locks.clear()
         self._evictable.clear()
         self._free = list(range(self._num_places - 1, -1, -1))
+
+    def _lock_any(self) -> int:
+        """Return a place for new features, with one lock."""
+        if self._free:
+            place = self._free.pop()
+        else:
+            place, _ = self._evictable.popitem(last=False)
+            del self._places[self._keys.pop(place)]
+        self._locks[place] = 1
+        return place
+
+    def _made(self, key: FeatureKey, place: int) -> None:
+        self._places[key], self._keys[place] = place, key
+        self.runs += 1

@@ -1,6 +1,7 @@
 """The sequences that have not ended."""
 
 from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.feature_pool import FeaturePool
 from numaserve.server.scheduler.images import keys_of
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
@@ -12,13 +13,19 @@ class LiveSequences:
     """Sequences from their arrival to their end, each running, waiting or held back as a suspect."""
 
     def __init__(
-        self, config: SchedulerConfig, waiting: WaitingQueue, running_set: RunningSet, suspects: Suspects
+        self,
+        config: SchedulerConfig,
+        waiting: WaitingQueue,
+        running_set: RunningSet,
+        suspects: Suspects,
+        features: FeaturePool,
     ) -> None:
         self.by_id: dict[str, Sequence] = {}
         self._config = config
         self._waiting = waiting
         self._running_set = running_set
         self._suspects = suspects
+        self._features = features
         self._arrivals = 0
 
     def add(self, seq: Sequence) -> None:
@@ -57,6 +64,7 @@ class LiveSequences:
             self._waiting.take_out(seq)
         self._waiting.leave(seq)
         self._suspects.forget(seq)
+        self._features.give_up_of(seq)
         seq.state = SequenceState.FINISHED
         del self.by_id[seq.request_id]
 

@@ -89,13 +89,15 @@ class Planner:
         """Plan chunks of `prompts`, and of waiting sequences. Return the sequences that begin for the first time."""
         begun: list[Sequence] = []
         newcomer = self._running_set.newcomer()
+        if step.tower is not None:
+            step.tower.keep_begun(prompts, newcomer)
         while step.budget.is_open:
             seq = self._waiting.next_prompt(prompts, newcomer)
             if seq is None:
                 break
             if seq is not newcomer:
                 prompts.remove(seq)
-                if step.budget.begins(seq, seq.position.computed):
+                if self._begins(step, seq, seq.position.computed):
                     self._compute(step, seq, [])
                 continue
             is_new = not seq.has_begun
@@ -111,7 +113,17 @@ class Planner:
     def _can_begin(self, step: StepBuilder, seq: Sequence) -> bool:
         """Return whether a waiting sequence finds the features that its first chunk needs: none can be admitted without
         a chunk."""
-        return not seq.request.images or step.budget.begins(seq, self._kv.reusable(seq))
+        return not seq.request.images or self._begins(step, seq, self._kv.reusable(seq))
+
+    def _begins(self, step: StepBuilder, seq: Sequence, start: int) -> bool:
+        """Return whether the position `start` of a prompt can be in the step. Parts of the run that it waits for are
+        planned."""
+        if not seq.request.images:
+            return True
+        tokens = step.budget.add_parts(seq, start)
+        if tokens:
+            self._waiting.computed(seq, tokens)
+        return step.budget.is_open and step.budget.begins(seq, start)
 
     def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:
         """Plan the next chunk of a prompt."""

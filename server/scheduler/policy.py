@@ -49,8 +49,8 @@ class StepBudget:
     `least_step_tokens` tokens therefore takes at most `ECONOMICAL_STEP_S`.
 
     Runs of the vision tower take their time from the same limits: a prefill is cut before the first tile whose run does
-    not fit. Where the next position of the first prefill needs a run, that run is planned however long it takes, so
-    that an image ends.
+    not fit. Where the next position of a prefill needs such a run, the step has as many parts of it as fit next to
+    decodes, and the first prefill at least one, so that an image ends. Without decodes the run is planned whole.
     """
 
     def __init__(
@@ -94,15 +94,27 @@ class StepBudget:
         return not self._whole_prompts or seq.num_remaining <= self._tokens or self._tokens == self._most_tokens
 
     def begins(self, seq: Sequence, start: int) -> bool:
-        """Return whether the position `start` of a prompt can be in this step: no tile of an image has a row there, or
-        its features are found or can be made."""
+        """Return whether the features for the position `start` of a prompt are found, or can be made in this step."""
         if self._tower is None or not seq.request.images:
             return True
         runs, end = self._tower.ahead(seq, start, start + 1)
-        if runs and self._has_prefill:
-            seconds = self._costs.predict(self._work.terms()) + self._tower.seconds(seq, start, start + 1)
-            return end > start and seconds <= self._limit_of_runs(seq)
-        return end > start
+        return end > start and not (runs and self._has_prefill and not self._has_time(seq, start))
+
+    def add_parts(self, seq: Sequence, start: int) -> float:
+        """Plan parts of the run for the position `start` of a prompt, unless both fit. Return their time in tokens."""
+        tower, limit_s = self._tower, self._limit_of(seq)
+        if tower is None:
+            return 0.0
+        if not tower.continues(seq, start):
+            runs, end = tower.ahead(seq, start, start + 1)
+            if limit_s is None or not runs or end == start or self._has_time(seq, start):
+                return 0.0
+        left_s = None if limit_s is None else limit_s - self._costs.predict(self._work.terms()) - tower.planned_s
+        share = tower.add_parts(seq, start, left_s, least=not self._has_prefill)
+        if share:
+            self._has_prefill = True
+            self._out_of_time = limit_s is not None and not (self.begins(seq, start) and self._has_time(seq, start))
+        return share * tower.cost.tokens
 
     def beyond(self, sequences: int) -> int:
         """Return the tokens with logits that are left if `sequences` sequences have one each."""
@@ -182,9 +194,14 @@ class StepBudget:
                 return position - start
         return length
 
+    def _has_time(self, seq: Sequence, start: int) -> bool:
+        """Return whether there is time for a page of a prompt from `start` on, and for the run there."""
+        length = min(self._page_size, len(seq.tokens) - start)
+        run_s = self._tower.seconds(seq, start, start + 1) if self._tower is not None else 0.0
+        return self._costs.predict(self._work.terms(start, length, 1)) + run_s <= self._limit_of_runs(seq)
+
     def _limit_of_runs(self, seq: Sequence) -> float:
-        limit_s = self._limit_of(seq)
-        return ECONOMICAL_STEP_S if limit_s is None else limit_s
+        return self._limit_of(seq) or ECONOMICAL_STEP_S
 
     def _limit_of(self, seq: Sequence) -> float | None:
         """Return the seconds of the step for the sake of its decodes; None if a prefill may take any time."""

@@ -94,7 +94,7 @@ class Scheduler:
         self.unchecked: list[Unchecked] = []  # draft tokens that the last `schedule` has made
         self._next_step = 0
         self._suspects = Suspects()
-        self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
+        self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects, self.features)
         learns = self._speculation is not None
         self._answers = Answers(
             self.kv, self.running_set, self.live, self._suspects, self.in_flight, features=self.features, learns=learns
@@ -158,7 +158,7 @@ class Scheduler:
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         self.unchecked += step.unchecked
-        if not step.plans:
+        if not step.plans and not (tower is not None and tower.works):
             return None
         self._next_step += 1
         self.in_flight.append(step.in_flight)
@@ -184,6 +184,8 @@ class Scheduler:
         if record.places:
             self.features.unlock(record.places)
         updates: list[SequenceUpdate] = []
+        if record.run_share and not record.entries:
+            self.step_costs.observe(record, result)
         if record.entries:  # it is neither void nor a beat
             predicted = None if self._speculation is None else self.step_costs.predicted(record)
             self.step_costs.observe(record, result)
@@ -216,7 +218,7 @@ class Scheduler:
         failed, *later = self.in_flight
         self.reset_workers()
         self.in_flight.extend(InFlight(record.step_id, void=True, tiles=record.tiles) for record in later)
-        ended = [entry.seq for entry in failed.entries if entry.seq.state is not SequenceState.FINISHED]
+        ended = [seq for seq in failed.ends if seq.state is not SequenceState.FINISHED]
         self._end(ended)
         return ended
 

@@ -1,5 +1,6 @@
 """A plan in the making, and the record of it until its result comes."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -106,7 +107,14 @@ class InFlight:
     expected: float = 0.0  # of these, the expected number of accepted tokens
     drafted_by_workers: set[Sequence] = field(default_factory=set)  # their drafter has read these to the end
     tiles: ListOf[Tile] = ()  # of the tower's runs, whose pixels workers read; see `FeaturePool`
+    run_share: float = 0.0  # of whole runs of the tower
+    run_ends: Mapping[Sequence, int] = field(default_factory=dict)  # see `TowerRuns.ends`
     places: ListOf[int] = ()  # of the feature pool, locked
+
+    @property
+    def ends(self) -> dict[Sequence, int]:
+        """The sequences that it works for, each with the position after the last one planned."""
+        return {**self.run_ends, **{entry.seq: entry.known_end for entry in self.entries}}
 
     @property
     def rows(self) -> int | None:
@@ -227,7 +235,8 @@ class StepBuilder:
 
     def finish(self) -> StepPlan:
         """Return the plan, to which nothing is added any more."""
-        self.in_flight.terms, self.in_flight.tokens = self._work.terms(), self._work.tokens
+        if self.plans:
+            self.in_flight.terms, self.in_flight.tokens = self._work.terms(), self._work.tokens
         more: dict[str, Any] = {}  # left out where there is nothing to say
         if self.in_flight.drafts:
             more["drafts"] = [entry.drafts for entry in self.in_flight.entries]
@@ -241,12 +250,17 @@ class StepBuilder:
             more["states"] = self.states
         if self.windows:
             more["windows"] = self.windows
-        if self.tower is not None and self.tower.placed:
-            self.in_flight.tiles, self.in_flight.places = self.tower.tiles, self.tower.places
-            more["placed"] = self.tower.placed
-            if self.tower.works:
-                more["tower"] = self.tower.works
+        if self.tower is not None:
+            self._finish_images(self.tower, more)
         return StepPlan(self.in_flight.step_id, self.plans, **more)
+
+    def _finish_images(self, tower: TowerRuns, more: dict[str, Any]) -> None:
+        self.in_flight.places = tower.places
+        if tower.placed:
+            more["placed"] = tower.placed
+        if tower.works:
+            self.in_flight.tiles, more["tower"] = tower.tiles, tower.works
+            self.in_flight.run_share, self.in_flight.run_ends = tower.share, tower.ends
 
 
 def slot_init(seq: Sequence) -> SlotInit:

@@ -26,6 +26,7 @@ class StepCosts:
         self.served = CostModel()
         self.draft_model = CostModel() if draft_model else None
         self.tower = CostModel() if tower else None
+        self._tower_parts: Sequence[float] = ()  # see `Ready`
         self.tower_s = 0.0  # seconds of all runs so far
 
     def describe(
@@ -33,21 +34,24 @@ class StepCosts:
         ranks: Sequence[Sequence[OperationTerms]],
         drafts: Sequence[Sequence[OperationTerms]],
         towers: Sequence[Sequence[OperationTerms]] = (),
+        tower_parts: Sequence[Sequence[float]] = (),
     ) -> None:
-        """Take each rank's terms of the operations of the model, of the drafter and of the tower."""
+        """Take each rank's terms of the operations of the model, of the drafter and of the tower, and the shares of the
+        parts of the tower's runs."""
         self.served.describe(ranks)
         if self.draft_model is not None:
             self.draft_model.describe(drafts)
         if self.tower is not None:
             self.tower.describe(towers)
+            self._tower_parts = next(iter(tower_parts), ())
 
     def expected(self, step: InFlight) -> float | None:
         """Return the reliable prediction of a step in seconds; None while too few steps were observed."""
         seconds = self.served.expected(step.terms)
         if seconds is not None and self.draft_model is not None and any(step.draft_terms):
             seconds = _plus(seconds, self.draft_model.expected(step.draft_terms))
-        if seconds is not None and self.tower is not None and step.tiles:
-            seconds = _plus(seconds, self.tower.expected(_terms_of_runs(self.tower, len(step.tiles))))
+        if seconds is not None and self.tower is not None and step.run_share:
+            seconds = _plus(seconds, self.tower.expected(_terms_of_runs(self.tower, step.run_share)))
         return seconds
 
     def request_seconds(self, prompt: int, output: int, *, chunk: int, batch: int, tiles: int = 0) -> float:
@@ -62,12 +66,13 @@ class StepCosts:
 
     def of_run(self, chunk: int) -> RunCost:
         """Return the cost of a run of the tower, next to prompts in steps of `chunk` tokens."""
+        parts = self._tower_parts or (1.0,)
         if self.tower is None or not self.tower.predicts:
-            return RunCost(math.inf, 0.0)
+            return RunCost(math.inf, 0.0, parts)
         seconds = self.tower.predict(_terms_of_runs(self.tower, 1))
         if not self.served.predicts:
-            return RunCost(seconds, 0.0)
-        return RunCost(seconds, seconds * chunk / self.served.predict(self.served.begin().terms(0, chunk)))
+            return RunCost(seconds, 0.0, parts)
+        return RunCost(seconds, seconds * chunk / self.served.predict(self.served.begin().terms(0, chunk)), parts)
 
     def predicted(self, step: InFlight) -> float | None:
         """Return the prediction of a step without drafting and the tower, in seconds; None before a step was
@@ -76,11 +81,12 @@ class StepCosts:
 
     def observe(self, step: InFlight, result: StepResult) -> None:
         """Note the time of a step."""
-        self.served.observe(step.terms, model_seconds(result))
+        if any(step.terms):
+            self.served.observe(step.terms, model_seconds(result))
         if self.draft_model is not None and any(step.draft_terms):
             self.draft_model.observe(step.draft_terms, result.draft_ns * 1e-9)
-        if self.tower is not None and step.tiles:
-            self.tower.observe(_terms_of_runs(self.tower, len(step.tiles)), result.tower_ns * 1e-9)
+        if self.tower is not None and step.run_share:
+            self.tower.observe(_terms_of_runs(self.tower, step.run_share), result.tower_ns * 1e-9)
             self.tower_s += result.tower_ns * 1e-9
 
 
@@ -88,6 +94,6 @@ def _plus(seconds: float, more: float | None) -> float | None:
     return None if more is None else seconds + more
 
 
-def _terms_of_runs(tower: CostModel, runs: int) -> Terms:
+def _terms_of_runs(tower: CostModel, runs: float) -> Terms:
     once, weights, products, kv_bytes, kv_flops = tower.begin().terms(0, 1)
     return runs * once, runs * weights, runs * products, runs * kv_bytes, runs * kv_flops

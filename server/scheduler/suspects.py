@@ -58,8 +58,8 @@ class Suspects:
 
     def died(self, plans: Iterable[InFlight]) -> Finding:
         """Note a death of the workers while `plans` were in flight, which changes `held`."""
-        entries = [entry for plan in plans for entry in plan.entries if _is_live(entry.seq)]
-        in_flight = {entry.seq: range(self._answered.get(entry.seq, 0), entry.known_end) for entry in entries}
+        ends = {seq: end for plan in plans for seq, end in plan.ends.items() if _is_live(seq)}
+        in_flight = {seq: range(self._answered.get(seq, 0), end) for seq, end in ends.items()}
         both = {seq: _common(planned, self._positions.get(seq, range(0))) for seq, planned in in_flight.items()}
         again = [seq for seq, positions in both.items() if positions]
         tried = [seq for seq in again if seq in self._trial] or again

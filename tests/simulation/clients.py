@@ -150,7 +150,7 @@ class Client:
         wanted = truth.wanted
         store = self._world.images
         images = [
-            PlacedTile(each.start, store.write(truth.tiles[each.start], bytes([each.picture]) * 32))
+            PlacedTile(each.start, store.write(truth.tiles[each.start], bytes([each.picture]) * 32, wanted.seed))
             for each in wanted.tiles
         ]
         sampling = SamplingParams(

@@ -136,7 +136,10 @@ class SimulatedGroup:
             return
         self.state = "serving"
         for rank in self.pids:
-            self._hooks.described(Ready(rank, "simulated", 1, 1, 1, 0, terms=_TERMS, tower_terms=_TOWER_TERMS))
+            parts = list(self._scenario.tower_parts)
+            self._hooks.described(
+                Ready(rank, "simulated", 1, 1, 1, 0, terms=_TERMS, tower_terms=_TOWER_TERMS, tower_parts=parts)
+            )
         self._world.note("group.serves")
         self._ready.set_result(None)
         if fault:  # before whoever waits for it has run

@@ -39,8 +39,16 @@ class Memory:
             self._windows = SimulatedWindows(scenario.window_tables, scenario.page_layout, world.violate)
 
         self._features = SimulatedFeatures(
-            scenario.feature_tiles, scenario.rows_per_tile, world.images.contents, world.violate
+            scenario.feature_tiles,
+            scenario.rows_per_tile,
+            world.images.contents,
+            world.violate,
+            scenario.tower_parts,
         )
+
+    def run_share(self, plan: StepPlan) -> float:
+        """Return the share of whole runs of the tower in a plan."""
+        return self._features.share(plan)
 
     def check(self, plan: StepPlan, in_flight: Iterable[StepPlan]) -> None:
         """Check what does not depend on the state in which the plan is run. `in_flight` are the plans before it whose

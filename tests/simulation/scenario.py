@@ -56,6 +56,7 @@ class Scenario:
     feature_tiles: int  # 0: the model reads no images
     rows_per_tile: int
     run_s: float  # what a run of the tower takes
+    tower_parts: tuple[float, ...]  # the share of each of its parts
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
     worker_drafter: str | None  # what drafts in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
@@ -182,7 +183,8 @@ def _any_scenario(rng: random.Random) -> Scenario:
         spare_window_pages=windowed.choice((0, 4)),
         feature_tiles=feature_tiles,
         rows_per_tile=rows_per_tile,
-        run_s=imaged.choice((0.0, 0.01, 0.1)),
+        run_s=imaged.choice((0.0, 0.01, 0.1, 0.5)),
+        tower_parts=imaged.choice(((1.0,), (0.5, 0.25, 0.25), (0.125,) * 8)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
         worker_drafter=random.Random(-until).choices((None, "draft_model", "mtp"), (5, 1, 1))[0],
         step_s=rng.choice((0.005, 0.02, 0.1)),

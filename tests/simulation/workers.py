@@ -50,6 +50,7 @@ class _Step:
 
     plan: StepPlan
     truths: list[Truth]
+    shown: list[Truth]  # the sequences whose tiles the tower reads
     ranks: set[int]  # that have not answered
     fault: str = ""
     lateness: str = ""  # why it takes longer than its deadline, which is no fault
@@ -110,11 +111,14 @@ class SimulatedWorkers:
             if seq.init is not None:
                 self._slots[seq.slot] = self._world.truths[seq.init.sampling.seed]
         truths = [self._slots[seq.slot] for seq in message.seqs]
-        step = _Step(message, truths, set(range(self._scenario.ranks)))
+        shown = [self._world.truths[self._world.images.owners[work.tile]] for work in message.tower or []]
+        step = _Step(message, truths, shown, set(range(self._scenario.ranks)))
         for seq, truth, drafts in zip(message.seqs, step.truths, message.drafts_of_each, strict=True):
             if seq.sample and truth.wanted.masked:
                 step.rows += self._masked_rows(seq, truth, drafts)
         self._world.sent(message, step.truths)
+        if any(work.begin or work.end for work in message.tower or []):
+            self._world.note("tower part", message.step_id, [(work.begin, work.end) for work in message.tower or []])
         self._memory.check(message, [each.plan for each in self.in_flight if not each.void])
         self.in_flight.append(step)
         if len(self.in_flight) > 1 + self._scenario.overlap:
@@ -153,11 +157,14 @@ class SimulatedWorkers:
 
     def positions_in_flight(self) -> dict[int, range]:
         """The positions that were planned and not answered, of each sequence, by its seed."""
-        return {
-            truth.wanted.seed: range(self._answered.get(truth.wanted.seed, 0), seq.start + seq.num_tokens - drafts)
-            for step in [*self._told, *self.in_flight]
+        steps = [*self._told, *self.in_flight]
+        ends = {truth.wanted.seed: truth.prompt_len for step in steps for truth in step.shown}
+        ends |= {
+            truth.wanted.seed: seq.start + seq.num_tokens - drafts
+            for step in steps
             for seq, truth, drafts in zip(step.plan.seqs, step.truths, step.plan.drafts_of_each, strict=True)
         }
+        return {seed: range(self._answered.get(seed, 0), end) for seed, end in ends.items()}
 
     def on_mask(self) -> None:
         """A mask was published."""
@@ -171,13 +178,13 @@ class SimulatedWorkers:
         step, world = self._queue[0], self._world
         faults = self._scenario.step_faults
         step.fault = next((kind for kind, probability in faults.items() if self.faulty(probability)), "")
-        if any(truth.wanted.poison for truth in step.truths):
+        if any(truth.wanted.poison for truth in [*step.truths, *step.shown]):
             step.fault = "die"
         if step.fault:
             world.note(f"fault.{step.fault}", step.plan.step_id)
         deadline = self._scenario.step_deadline_s
         work = self._scenario.token_s * sum(seq.num_tokens for seq in step.plan.seqs)
-        runs_s = min(self._scenario.run_s * len(step.plan.tower or []), deadline / 4)
+        runs_s = min(self._scenario.run_s * self._memory.run_share(step.plan), deadline / 4)
         seconds = min(world.rng.expovariate(1 / self._scenario.step_s) + work, deadline / 2 - runs_s) + runs_s
         if step.fault == "slow":
             seconds = deadline * world.rng.uniform(0.3, 0.6)
@@ -232,7 +239,7 @@ class SimulatedWorkers:
         else:
             seqs = self._compute(step, dropped, late)
         if step.failed and not step.void:
-            for truth in step.truths:
+            for truth in [*step.truths, *step.shown]:
                 world.excused[truth.wanted.seed] = "its step failed"
         if step.fault in ("mismatch", "misshapen") and not doubtful:
             self._blame()

@@ -111,6 +111,11 @@ def _check_holdings(scheduler: Scheduler) -> None:
 def _check_features(scheduler: Scheduler) -> None:
     pool = scheduler.features
     locks = Counter(place for record in scheduler.in_flight for place in record.places)
+    if pool.begun is not None:
+        locks[pool.begun.place] += 1
+        seq = pool.begun.seq
+        _require(scheduler.live.by_id.get(seq.request_id) is seq, "a run goes on for a sequence that has ended")
+        _require(seq not in scheduler.held, "a run goes on for a suspect that is held back")
     _require(pool._locks == locks, f"places have locks {pool._locks}, and plans in flight hold {locks}")
     places = Counter([*pool._free, *pool._evictable, *pool._locks])
     _require(places == Counter(range(pool._num_places)), f"places of features not in one place: {places}")

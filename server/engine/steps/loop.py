@@ -99,7 +99,7 @@ class StepLoop:
     @property
     def idle(self) -> bool:
         """True if no useful answer is awaited; the answer to a heartbeat is not useful to any request."""
-        return not any(step.plan.seqs for step in self._in_flight)
+        return all(step.plan.is_empty for step in self._in_flight)
 
     def seconds_without_progress(self) -> float:
         """Return the seconds of process run time since the workers last answered or were first asked; 0 while idle."""
@@ -203,8 +203,8 @@ class StepLoop:
         answered = self._clock()
         begun = max(step.times.sent, self._last_answered)
         before, self._last_answered = self._last_answered, answered
-        self.steps += bool(step.plan.seqs)
-        self.beats += not step.plan.seqs
+        self.steps += not step.plan.is_empty
+        self.beats += step.plan.is_empty
         if step.failure is not None:
             logger.error("step %d failed in worker %d: %s", step.plan.step_id, step.failure.rank, step.failure.message)
             self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message)

@@ -71,6 +71,11 @@ class Ranks:
         """The work of the vision towers' operations of each rank that has loaded."""
         return [each.tower_terms for each in self._ready.values()]
 
+    @property
+    def tower_parts(self) -> list[list[float]]:
+        """The share of each part of a run of the vision tower, of each rank that has loaded."""
+        return [each.tower_parts for each in self._ready.values()]
+
     def info(self, pids: Sequence[int]) -> list[dict[str, object]]:
         """Return process, place and sizes of each running rank, for `/server_info`; `pids` are by rank."""
         return workers_info(self._launches, pids, self._ready)

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
-from numaserve.server.scheduler.feature_pool import FeatureKey, FeaturePool
+from numaserve.server.scheduler.feature_pool import BegunRun, FeatureKey, FeaturePool
 from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.position import Position
 from numaserve.server.scheduler.running_set import RunningSet
@@ -92,3 +92,54 @@ def the_last_row_of_an_image_is_taken_for_an_output_token(right: Callable[..., N
     """The embedding of its placeholder is read in its place."""
     right(running_set)
     running_set.before_images = [seq for seq in running_set.before_images if seq.num_remaining > 1]
+
+
+@defect(FeaturePool, "begin")
+def features_are_found_from_the_first_part_on(
+    right: Callable[..., BegunRun], pool: FeaturePool, *arguments: Any
+) -> BegunRun:
+    """A chunk reads a place that the last part has not written."""
+    run = right(pool, *arguments)
+    pool._made(run.key, run.place)
+    return run
+
+
+@defect(FeaturePool, "flush", first_seed=770)
+def a_begun_run_outlives_the_workers(right: Callable[..., None], pool: FeaturePool) -> None:
+    """Its next part follows none for new workers, and for those of a failed step."""
+    begun = pool.begun
+    right(pool)
+    if begun is not None:
+        pool.begun = begun
+        pool._free.remove(begun.place)
+        pool._locks[begun.place] = 1
+
+
+@defect(TowerRuns, "ahead", first_seed=190)
+def another_run_begins_before_the_last_part(right: Callable[..., Ahead], runs: TowerRuns, *arguments: Any) -> Ahead:
+    """It ends the one that is begun."""
+    begun, runs._pool.begun = runs._pool.begun, None
+    ahead = right(runs, *arguments)
+    runs._pool.begun = begun
+    return ahead
+
+
+@defect(TowerRuns, "add_parts")
+def a_part_is_planned_again(right: Callable[..., float], runs: TowerRuns, *arguments: Any, **least: Any) -> float:
+    """Workers go on from the values that it has overwritten."""
+    share = right(runs, *arguments, **least)
+    if runs._pool.begun is not None:
+        runs._pool.begun.next_part -= 1
+    return share
+
+
+@defect(TowerRuns, "keep_begun", first_seed=700)
+def a_run_is_begun_for_a_sequence_that_is_not_planned(_right: Callable[..., None], *_arguments: Any) -> None:
+    """Nobody else gets a run until it has its turn again."""
+
+
+@defect(StepBuilder, "_finish_images", first_seed=140)
+def parts_of_runs_make_no_suspects(right: Callable[..., None], step: StepBuilder, *arguments: Any) -> None:
+    """The sequence whose tile kills the workers is not in the plan."""
+    right(step, *arguments)
+    step.in_flight.run_ends = {}

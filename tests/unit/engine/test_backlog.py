@@ -108,7 +108,7 @@ def test_a_prompt_with_images_takes_the_runs_of_its_tiles() -> None:
         [[OperationTerms("linear", row_flops=1e8)]], [], [[OperationTerms("a", row_flops=1e8)]]
     )
     for step in range(20):
-        record = InFlight(step, tiles=[Tile(0, b"")], terms=scheduler.costs.begin().terms(0, 8))
+        record = InFlight(step, run_share=1.0, terms=scheduler.costs.begin().terms(0, 8))
         seconds = STEP_S + 8 * TOKEN_S + run_s
         scheduler.step_costs.observe(
             record, StepResult(step, 0, [], 0, 0, round(seconds * 1e9), tower_ns=round(run_s * 1e9))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Hashable, Mapping
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -91,7 +92,8 @@ class Request:
     def placed(self, store: SimulatedImageStore) -> tuple[PlacedTile, ...]:
         """New tiles of the prompt, which nobody else holds."""
         digests = {start: bytes([picture]) * 32 for start, picture in self.pictures.items()}
-        return tuple(PlacedTile(start, store.write(self.tiles[start], digest)) for start, digest in digests.items())
+        tiles = {start: store.write(self.tiles[start], digest, self.seed) for start, digest in digests.items()}
+        return tuple(PlacedTile(start, tile) for start, tile in tiles.items())
 
     def sequence(self, images: tuple[PlacedTile, ...] = ()) -> Sequence:
         sampling = SamplingParams(seed=self.seed, repetition_penalty=1.5 if self.penalties else 1.0)
@@ -123,7 +125,13 @@ class SimulatedWorkers:
     Within a plan, sequences may run in any order: all read before any writes.
     """
 
-    def __init__(self, config: SchedulerConfig, requests: dict[int, Request], store: SimulatedImageStore) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        requests: dict[int, Request],
+        store: SimulatedImageStore,
+        tower_parts: ListOf[float] = (1.0,),
+    ) -> None:
         self.config = config
         self.requests = requests
         self.memory: dict[tuple[int, int], int] = {}
@@ -133,7 +141,7 @@ class SimulatedWorkers:
         self.states = SimulatedStates(config.capacity.num_snapshots, fail) if config.capacity.num_snapshots else None
         self.windows = SimulatedWindows(config.window_tables, config.page_layout, fail) if config.windows else None
         places = config.capacity.feature_tiles
-        self.features = SimulatedFeatures(places, config.rows_per_tile, store.contents, fail)
+        self.features = SimulatedFeatures(places, config.rows_per_tile, store.contents, fail, tower_parts)
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
@@ -158,7 +166,7 @@ class SimulatedWorkers:
                 self.features.doubt(slot.request.tiles)
         self.continuations.ran(plan, (each.tokens for each in results))
         draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
-        tower_ns = RUN_NS * len(plan.tower or [])
+        tower_ns = round(RUN_NS * self.features.share(plan))
         worker_ns = step_ns(plan) + draft_ns + tower_ns
         return StepResult(plan.step_id, 0, results, 0, 0, worker_ns, draft_ns=draft_ns, tower_ns=tower_ns)
 
@@ -191,7 +199,8 @@ class SimulatedWorkers:
     def check_limits(self, plan: StepPlan) -> None:
         tokens = sum(seq.num_tokens for seq in plan.seqs)
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(drafts_of(plan))
-        assert 0 < tokens <= self.config.shared_step_tokens
+        assert tokens > 0 or plan.tower
+        assert tokens <= self.config.shared_step_tokens
         assert rows <= self.config.capacity.max_logit_rows
         assert len({seq.slot for seq in plan.seqs}) == len(plan.seqs) <= self.config.capacity.max_slots
         assert all(0 <= seq.slot < self.config.capacity.max_slots for seq in plan.seqs)
@@ -303,14 +312,16 @@ class Service:
         log: KVEventLog | None = None,
         *,
         drafts: bool = False,
+        tower_parts: ListOf[float] = (1.0,),
     ) -> None:
         self.config = config
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
         self.requests: dict[int, Request] = {}
         self.scheduler = Scheduler(config, log, self.drafters(drafts))
-        self.scheduler.step_costs.describe([OPERATIONS], [DRAFT_OPERATIONS], [TOWER_OPERATIONS])
+        self.scheduler.step_costs.describe([OPERATIONS], [DRAFT_OPERATIONS], [TOWER_OPERATIONS], [tower_parts])
         self.store = SimulatedImageStore()
-        self.workers = SimulatedWorkers(config, self.requests, self.store)
+        self.tower_parts = tower_parts
+        self.workers = SimulatedWorkers(config, self.requests, self.store, tower_parts)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 
     def drafters(self, drafts: bool) -> Drafters | None:
@@ -380,7 +391,7 @@ class Service:
 
     def restart_workers(self) -> None:
         self.sent.clear()
-        self.workers = SimulatedWorkers(self.config, self.requests, self.store)
+        self.workers = SimulatedWorkers(self.config, self.requests, self.store, self.tower_parts)
         convicted = self.scheduler.workers_died().convicted
         if convicted is not None:
             self.requests[int(convicted.request_id)].ends.append("convicted")

@@ -1,66 +1,16 @@
 """Prompts with images: runs of the tower, places of features, and what they do to others."""
 
-from collections.abc import Iterator
-
 import pytest
+from image_prompts import PAGE, ROWS, ask, learnt, prompt, runs, seconds, service, steps
 from msgspec import UNSET
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesStored
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.images import PlacedTile, Tile, keys_of
 from numaserve.server.scheduler.sequence import ECONOMICAL_STEP_S
-from numaserve.workers.interface.protocol import PlacedRows, StepPlan, TowerWork
-from scheduler_simulation import NAN_TOKEN, RUN_NS, Request, Service, step_ns
+from numaserve.workers.interface.protocol import PlacedRows, TowerWork
+from scheduler_simulation import NAN_TOKEN, RUN_NS, step_ns
 
-from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
-
-PAGE, ROWS = 4, 6
-CAT, DOG, BIRD = range(3)
-
-
-def service(tiles: int = 4, *, ahead: bool = False, log: KVEventLog | None = None, **limits: object) -> Service:
-    defaults: dict[str, object] = {
-        "num_pages": 600,
-        "context_length": 1000,
-        "max_slots": 8,
-        "max_step_tokens": 64,
-        "max_logit_rows": 64,
-        "page_size": PAGE,
-        "rows_per_tile": ROWS,
-    }
-    return Service(plan_limits(**{**defaults, **limits}, feature_tiles=tiles), ahead, log)  # type: ignore[arg-type]
-
-
-def prompt(*parts: int | str) -> tuple[list[int], dict[int, int]]:
-    """Tokens and pictures of parts: as many tokens of text, or the name of a picture."""
-    tokens: list[int] = []
-    pictures: dict[int, int] = {}
-    for part in parts:
-        if isinstance(part, int):
-            tokens += [1] * part
-        else:
-            pictures[len(tokens)] = {"cat": CAT, "dog": DOG, "bird": BIRD}[part]
-            tokens += [0] * ROWS
-    return tokens, pictures
-
-
-def ask(server: Service, *parts: int | str, output: int = 2, **options: object) -> Request:
-    tokens, pictures = prompt(*parts)
-    return server.add(tokens, output, pictures=pictures, **options)
-
-
-def steps(server: Service) -> Iterator[StepPlan]:
-    """The plans until nobody is left, one at a time."""
-    while not server.nobody_left:
-        plan = server.schedule()
-        assert plan is not None
-        check_integrity(server.scheduler)
-        yield plan
-        server.receive()
-
-
-def runs(plan: StepPlan) -> int:
-    return len(plan.tower or [])
 
 
 def test_a_tile_is_run_once_and_its_rows_are_placed_by_each_chunk() -> None:
@@ -217,23 +167,6 @@ def test_the_features_of_a_sequence_without_numbers_are_made_again() -> None:
     assert request.ends == ["nan"]
     ask(server, 3, "cat", 1)
     assert [runs(plan) for plan in steps(server)] == [1, 0]
-
-
-def learnt(server: Service, streams: int = 0) -> Service:
-    """The same server, which knows what steps and runs take, with running streams."""
-    for length in (50, 30, 7):
-        ask(server, length, "cat", length, client=Client("others", cache_group="others"))
-        server.drain()
-    for stream in range(streams):
-        server.add([stream % 3] * 5, 900)
-    for _ in range(10 * streams):
-        server.schedule()
-        server.receive()
-    return server
-
-
-def seconds(plan: StepPlan) -> float:
-    return (step_ns(plan) + RUN_NS * runs(plan)) * 1e-9
 
 
 def test_runs_next_to_output_tokens_fit_into_the_seconds_of_a_step() -> None:

@@ -184,6 +184,11 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     placed: list[PlacedRows] | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to compute, as in a heartbeat."""
+        return not (self.seqs or self.tower)
+
+    @property
     def drafts_of_each(self) -> list[int]:
         """The number of draft tokens of each sequence; zeros where `drafts` is left out."""
         return self.drafts or [0] * len(self.seqs)

@@ -65,7 +65,8 @@ def test_a_measurement_is_next_to_the_estimate_and_to_published_figures(
     assert estimate["ttft_ms"] > bound["ttft_ms"] > 0 and estimate["tpot_ms"] > bound["tpot_ms"] > 0
     assert measured["of_planned_ttft"] == pytest.approx(measured["ttft_ms"] / estimate["ttft_ms"])
     assert measured["of_planned_tpot"] == pytest.approx(measured["tpot_ms"] / estimate["tpot_ms"])
-    assert measured["ttft_ms"] > 0 and measured["tpot_ms"] > 0
+    # On busy cores the client may read all tokens of an answer at once, and then the time between them is 0.
+    assert measured["ttft_ms"] > 0 and measured["tpot_ms"] >= 0
     assert (other["server"], other["model"], other["host"], other["weights"]) == (
         *("Another", "SmolLM2", "Xeon 8592+, DDR5-5600", "int8"),
     )

@@ -33,24 +33,25 @@ class Seen:
     turns: list[Turn]
     pictures: list[Picture]
     left_out: list[Problem]
+    last: range  # indices of the user's last turn; none for a model without image input
 
 
 async def see(context: ApiContext, conversation: Conversation, param: str, salt: str) -> Seen:
     """Decode the images of a conversation in the field `param`. Raises `ApiError`, `QueueFull` and `NotReady`."""
     turns, images = conversation.messages, conversation.images
+    last = range(0) if context.vision is None else _last_user_turn(turns)
     if not images:
-        return Seen(turns, [], [])
+        return Seen(turns, [], [], last)
     turn_of = [index for index, turn in enumerate(turns) for _ in range(num_images(turn["content"]))]
     if context.vision is None:
         for image, index in zip(images, turn_of, strict=True):
             if turns[index]["role"] != "tool":
                 raise _takes_no(image)
-        return Seen(_with(turns, [f"[{_LEFT_OUT}]"] * len(images)), [], [])
-    last = last_user_turn(turns)
+        return Seen(_with(turns, [f"[{_LEFT_OUT}]"] * len(images)), [], [], last)
     given = _Given(images, [index in last for index in turn_of])
     pictures = await given.decoded(context, context.vision, param, salt)
     shown = [_IMAGE if each is None else f"[{_LEFT_OUT} {each.message}]" for each in given.problems]
-    return Seen(_with(turns, shown), pictures, [each for each in given.problems if each is not None])
+    return Seen(_with(turns, shown), pictures, [each for each in given.problems if each is not None], last)
 
 
 async def decoded(context: ApiContext, images: Sequence[Image], salt: str) -> list[Picture]:
@@ -67,7 +68,7 @@ def _with(turns: list[Turn], shown: Sequence[Content]) -> list[Turn]:
     return [{**turn, "content": replaced(turn["content"], contents)} for turn in turns]
 
 
-def last_user_turn(turns: list[Turn]) -> range:
+def _last_user_turn(turns: list[Turn]) -> range:
     """Return the indices of the last of the user's turns, and of those right before it: many clients send an image and
     its question in two messages."""
     is_user = [turn["role"] == "user" for turn in turns]

@@ -15,7 +15,7 @@ from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.conversation.content import Content, is_image, parts_of, texts_of
 from numaserve.server.generation.conversation.fill_in import fill_in_of
 from numaserve.server.generation.conversation.plain_tools import described, in_plain_text
-from numaserve.server.generation.pictures import decoded, last_user_turn, see
+from numaserve.server.generation.pictures import decoded, see
 from numaserve.server.generation.placeholders import defused, defused_but, expanded, placed
 from numaserve.server.generation.sampling import check_token_ids, output_limit
 from numaserve.server.generation.truncation import check_length, cut_text, cut_tokens, limit_of
@@ -79,7 +79,7 @@ async def render(
     tools = use.offered if use else ()
     in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
     calls = context.tool_format or plain_format()  # earlier calls may come to a model with an unknown format
-    given, last = seen.turns, last_user_turn(seen.turns)
+    given = seen.turns
 
     def write() -> str:
         nonlocal given
@@ -87,7 +87,7 @@ async def render(
             check_text_length(context, use.characters, "tools")
         descriptions = [described(tool) for tool in tools]
         if context.vision is not None:
-            given = defused_but(last, given, context.vision.placeholder)
+            given = defused_but(seen.last, given, context.vision.placeholder)
             descriptions = defused(descriptions, context.vision.placeholder)
         messages = context.late_system.folded(given)
         return context.renderer.render_chat(
@@ -105,7 +105,7 @@ async def render(
         raise template_unavailable(str(error)) from error
     if chat.continue_final:
         text = _cut_behind(text, given[-1]["content"], chat)
-    texts = (each for index in last for each in texts_of(seen.turns[index]["content"]))
+    texts = (each for index in seen.last for each in texts_of(seen.turns[index]["content"]))
     text = expanded(context, text, seen.pictures, chat.param, texts)
     check_text_length(context, len(prediction), "prediction")
     with context.text.admit(len(text) + len(prediction)) as turns:

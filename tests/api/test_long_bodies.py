@@ -193,15 +193,21 @@ def test_objects_and_lists_are_counted_and_texts_are_not_looked_into() -> None:
     assert Pieces({"a[{": ["\\", '"[', "\n{"], "b": [[], "é{", {"\\": {}}]}).containers == 6
 
 
-async def test_nothing_large_is_decoded_at_once_in_the_servers_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the pieces that come from another process."""
+    received: list[int] = []
     receive = ChildProcess.receive
 
     def measured(process: ChildProcess, size: int, deadline: float) -> bytes:
-        sizes.append(size)
+        received.append(size)
         return receive(process, size, deadline)
 
     monkeypatch.setattr(ChildProcess, "receive", measured)
+    return received
+
+
+async def test_nothing_large_is_decoded_at_once_in_the_servers_own_process(sizes: list[int]) -> None:
     prompt, process = [list(range(10000, 10000 + 16 * MOST_WEIGHT))], DecodingProcess()
     try:
         data = json.dumps({"prompt": prompt}).encode()
@@ -211,15 +217,7 @@ async def test_nothing_large_is_decoded_at_once_in_the_servers_own_process(monke
     assert max(sizes) < len(data) // 10
 
 
-async def test_an_image_comes_in_slices_after_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    receive = ChildProcess.receive
-
-    def measured(process: ChildProcess, size: int, deadline: float) -> bytes:
-        sizes.append(size)
-        return receive(process, size, deadline)
-
-    monkeypatch.setattr(ChildProcess, "receive", measured)
+async def test_an_image_comes_in_slices_after_the_data(sizes: list[int]) -> None:
     images = ["QUJD" * (1 << 19), "QQ=="]
     parts = [{"type": "image_url", "image_url": f"data:image/png;base64,{image}"} for image in images]
     data = json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "a"}]}]}).encode()

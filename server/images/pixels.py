@@ -34,7 +34,6 @@ _IMPORTED = (
     MpoImagePlugin,
     PngImagePlugin,
     TiffImagePlugin,
-    UnidentifiedImageError,
     WebPImagePlugin,
 )
 _WHITE = (255, 255, 255, 255)

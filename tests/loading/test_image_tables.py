@@ -4,21 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numaserve.workers.interface.images import Channels, ImageInput
+from numaserve.workers.interface.images import Channels
 
-HALF = (0.5, 0.5, 0.5)
-SETTINGS = ImageInput(
-    tile=512,
-    longest_edge=2048,
-    split=True,
-    resample=1,
-    do_resize=True,
-    rescale=1 / 255,
-    mean=HALF,
-    std=HALF,
-    rows_per_tile=64,
-    token=49190,
-)
+from tests.support.image_files import HALF, SETTINGS
+
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

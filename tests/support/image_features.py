@@ -1,35 +1,25 @@
 """Features of tiles by ranks of the reference."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit
 from numaserve.workers.layers.vision import FEATURES, PATCHES
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
-from numaserve.workers.program.reference.ranks import Group, Member
+from numaserve.workers.program.reference.ranks import Member
 from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.program.slots import slot_settings
 
 from tests.support.loaded import Loaded
-
-Floats = npt.NDArray[np.float32]
+from tests.support.reference_group import Floats, on_each_rank
 
 
 def of_ranks(group: Sequence[Loaded], values: Floats, numbers: Numbers = DECLARED) -> list[Floats]:
     """The features of tiles on each rank, fp32 [tiles * rows, hidden], of values [tiles, 3, side, side]."""
-    met = Group(len(group))
-
-    def run(loaded: Loaded) -> Floats:
-        member = Member(met, loaded.part.rank)
-        return member.run(lambda: _features(loaded, values, numbers, member))
-
-    with ThreadPoolExecutor(len(group)) as threads:
-        return list(threads.map(run, group))
+    return on_each_rank(group, lambda loaded, member: _features(loaded, values, numbers, member))
 
 
 def _features(loaded: Loaded, values: Floats, numbers: Numbers, member: Member) -> Floats:

@@ -1,6 +1,6 @@
 """Loaded weights run by the reference: any number of ranks, as threads, over one sequence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -36,11 +36,16 @@ def run_group(group: Sequence[Loaded], tokens: npt.NDArray[np.int64], numbers: N
 
     Shape: [tokens, vocabulary].
     """
+    return on_each_rank(group, lambda loaded, member: _logits(loaded, tokens, numbers, member))
+
+
+def on_each_rank(group: Sequence[Loaded], work: Callable[[Loaded, Member], Floats]) -> list[Floats]:
+    """What `work` returns on each rank, while all ranks run and exchange."""
     met = Group(len(group))
 
     def run(loaded: Loaded) -> Floats:
         member = Member(met, loaded.part.rank)
-        return member.run(lambda: _logits(loaded, tokens, numbers, member))
+        return member.run(lambda: work(loaded, member))
 
     with ThreadPoolExecutor(len(group)) as threads:
         return list(threads.map(run, group))

@@ -15,6 +15,7 @@ from numaserve.shm_comm import Board, RingError
 from numaserve.shm_comm.mask_board import MaskBoard, create_mask_board
 
 ROWS, VOCABULARY = 3, 1000
+MOST_ROWS, LARGEST_VOCABULARY = 1 << 16, 1 << 23
 NBYTES = 128  # of 1000 bits in whole words
 # Byte offsets, written here a second time on purpose: the layout is a contract.
 MAGIC, VERSION, HEADER_ROWS, ROW_BYTES = 0, 8, 12, 16
@@ -213,7 +214,17 @@ def test_a_header_that_lies_is_refused(board, offset, value, complaint):
         Board(board.fd, board.nonce)
 
 
-@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 10), (65537, 10), (1, 0), (1, 1 << 24)])
+@pytest.mark.parametrize(("rows", "vocabulary"), [(MOST_ROWS, 1), (1, LARGEST_VOCABULARY)])
+def test_the_largest_sizes_are_accepted(rows, vocabulary):
+    board = create_mask_board(rows, vocabulary)
+    try:
+        rank_0 = Board(board.fd, board.nonce)
+        assert (rank_0.rows, rank_0.row_bytes) == (rows, -(-vocabulary // 32) * 4)
+    finally:
+        board.close()
+
+
+@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 10), (MOST_ROWS + 1, 10), (1, 0), (1, LARGEST_VOCABULARY + 1)])
 def test_impossible_sizes_are_refused(rows, vocabulary):
     with pytest.raises(RingError, match="token masks"):
         create_mask_board(rows, vocabulary)

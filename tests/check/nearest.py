@@ -1,7 +1,7 @@
-"""The test files that are nearest to a file of the checkout: by name, by mirrored folder, by area.
+"""The test files that are nearest to a file of the checkout: by name, by import, by mirrored folder, by area.
 
-Coverage was rejected: it traces neither installed packages nor forked workers. So were imports: they reach hundreds of
-files from one layer, and none from a family, which is loaded by its name.
+Coverage was rejected: it traces neither installed packages nor forked workers. So were imports through other modules:
+they reach hundreds of files from one layer, and none from a family, which is loaded by its name.
 """
 
 import re
@@ -32,8 +32,8 @@ def nearest(root: Path, file: str) -> Iterator[list[str]]:
 def near(root: Path, file: str) -> Iterator[list[str]]:
     """Yield groups of test files for a file of the checkout `root`, the nearest first; each test file once.
 
-    The groups are: tests of its name, the folder that mirrors its folder, its area. A test file is its own nearest
-    test; a helper has the tests that name it.
+    The groups are: tests of its name, tests that import it, the folder that mirrors its folder, its area. A test file
+    is its own nearest test; a helper has the tests that import it.
     """
     done: set[str] = set()
     for group in _groups(root, Path(file)):
@@ -46,11 +46,15 @@ def near(root: Path, file: str) -> Iterator[list[str]]:
 def _groups(root: Path, file: Path) -> Iterator[Sequence[str]]:
     top, *inner = file.parts
     if top == "tests":
-        yield [str(file)] if file.name.startswith("test_") and (root / file).exists() else _naming(root, file)
+        is_test = file.name.startswith("test_") and (root / file).exists()
+        yield [str(file)] if is_test else _importing(root, file, from_folder=True)
         yield _below(root, [str(file.parent)])
         return
     if top != "docs":
-        yield [str(path.relative_to(root)) for path in sorted((root / "tests").rglob(f"test_{file.stem}*.py"))]
+        name = file.stem.removeprefix("numaserve_")  # the prefix of the ring's headers
+        yield [str(path.relative_to(root)) for path in sorted((root / "tests").rglob(f"test_{name}*.py"))]
+    if file.suffix == ".py":
+        yield _importing(root, Path("numaserve") / file)
     mirrored = [f"tests/unit/{top}/{inner[0]}", f"tests/unit/{inner[0]}", f"tests/{inner[0]}"] if len(inner) > 1 else []
     yield _below(root, mirrored)
     yield _below(root, [f"tests/{each}" for each in _AREAS.get(top, ("documentation", "audit"))])
@@ -66,9 +70,9 @@ def _below(root: Path, places: Sequence[str]) -> list[str]:
     return found
 
 
-def _naming(root: Path, helper: Path) -> list[str]:
-    """Return the test files that import a helper, by its module or by its name in their own folder."""
-    package, name = re.escape(".".join(helper.parent.parts)), re.escape(helper.stem)
-    module = rf"(?:from|import) (?:{package}\.)?{name}\b"
-    imports = re.compile(rf"^\s*(?:{module}|from {package} import .*\b{name}\b)", re.MULTILINE)
+def _importing(root: Path, module: Path, *, from_folder: bool = False) -> list[str]:
+    """Return the test files that import a module by its path, or by its name alone with `from_folder`."""
+    package, name = re.escape(".".join(module.parent.parts)), re.escape(module.stem)
+    whole = rf"(?:from|import) (?:{package}\.){'?' if from_folder else ''}{name}\b"
+    imports = re.compile(rf"^\s*(?:{whole}|from {package} import .*\b{name}\b)", re.MULTILINE)
     return [each for each in _below(root, ["tests"]) if imports.search((root / each).read_text())]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.check.choice import choice, chosen
+from tests.check.choice import COLLECTION_S, choice, chosen
 from tests.check.nearest import near, nearest
 from tests.mutants.run import Suite
 from tests.mutants.sites import Mutant
@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[3]
         ("server/scheduler/radix_tree.py", "tests/unit/scheduler/test_radix_tree.py"),
         ("server/speculation/suffix.py", "tests/unit/speculation/test_suffix.py"),
         ("kernels/gemm/gemm.inl", "tests/kernels/test_gemm"),
+        ("server/http/body/pieces.py", "tests/api/test_long_bodies.py"),
+        ("shm_comm/include/numaserve_ring_collectives.h", "tests/shm_comm/test_ring_collectives.py"),
         ("docs/plan.md", "tests/documentation/"),
         ("tests/unit/support/test_nearest.py", "tests/unit/support/test_nearest.py"),
         ("tests/check/nearest.py", "tests/unit/support/test_nearest.py"),
@@ -39,6 +41,18 @@ def test_what_fits_the_time_is_run_and_the_rest_is_named() -> None:
     groups = [["a", "b"], ["a", "c"], ["d"]]
     taken, left_out = chosen(groups, 5.0, {"a": 4.0, "b": 20.0, "c": 5.0})
     assert (taken, left_out) == (["a", "c"], ["b", "d"])
+
+
+def test_the_shortest_files_of_a_group_come_first() -> None:
+    groups = [["long", "short"], ["far"]]
+    taken, left_out = chosen(groups, 5.0, {"long": 8.0, "short": 3.0, "far": 1.0})
+    assert (taken, left_out) == (["short", "far"], ["long"])
+
+
+def test_the_time_that_collecting_takes_is_counted() -> None:
+    files = [str(number) for number in range(1000)]
+    taken, _ = chosen([files], 10.0, dict.fromkeys(files, 0.0))
+    assert len(taken) == 10.0 / COLLECTION_S
 
 
 def test_a_mutant_meets_the_tests_of_make_check_or_all_tests() -> None:

@@ -44,11 +44,6 @@ def texts_with_tiles(features: int) -> list[list[int]]:
     return found
 
 
-def features_of(config: hf.PreTrainedConfig) -> int:
-    side = config.vision_config.image_size // config.vision_config.patch_size
-    return int(side // config.scale_factor) ** 2
-
-
 def of_transformers(folder: Path, texts: list[list[int]], tiles: vision.Pixels, dtype: torch.dtype) -> Scores:
     torch.set_num_threads(1)
     model = hf.AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
@@ -112,7 +107,7 @@ def scores_of(rows: list[TokenLogprobs]) -> Scores:
 @pytest.mark.parametrize("case", vision.CASES)
 def test_with_images_ranks_are_as_close_to_fp32_as_transformers_in_bf16(case: str, tmp_path: Path) -> None:
     model = checkpoints.build(vision.CASES[case]())
-    folder, features = vision.save(model, tmp_path), features_of(model.config)
+    folder, features = vision.save(model, tmp_path), vision.features_of(model.config)
     tiles, texts = vision.random_tiles(model.config, PLACES), texts_with_tiles(features)
     reference = of_transformers(folder, texts, tiles, torch.float32)
     yardstick = Distance.between(of_transformers(folder, texts, tiles, torch.bfloat16), reference)

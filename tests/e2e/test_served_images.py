@@ -1,7 +1,5 @@
 """A server of a model that sees, asked over HTTP: from the file of an image to the probabilities of transformers."""
 
-import json
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from tests.support import vision
-from tests.support.image_files import in_file, pattern
+from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import PATIENCE_S, RealServer
 
 TOP = 5
@@ -34,11 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smolvlm")
     torch.manual_seed(0)
     model = hf.AutoModelForImageTextToText.from_config(vision.CASES["smolvlm"]())
-    vision.save(model.to(torch.bfloat16), folder)
-    vision.save_tokenizer(folder)
-    template = {"chat_template": processing_smolvlm.DEFAULT_CHAT_TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(template))
-    return folder
+    return vision.save_served(model.to(torch.bfloat16), folder)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +40,6 @@ def server(folder: Path) -> Iterator[RealServer]:
     server = RealServer("--backend", "reference", "--image-memory-gib", "0.05", "--max-images", "4", model=str(folder))
     yield server
     server.close()
-
-
-def part(file: bytes, **more: Any) -> dict[str, Any]:
-    url = f"data:image/png;base64,{b64encode(file).decode()}"
-    return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
 def ask(server: RealServer, *turns: dict[str, Any]) -> httpx.Response:
@@ -94,7 +83,7 @@ def test_an_image_gives_the_probabilities_of_transformers(
 ) -> None:
     image = pattern(*size)
     tokens, expected = of_transformers(folder, image, split=detail != "low")
-    first, second = (ask(server, user(TEXT, part(in_file(image), detail=detail))) for _ in range(2))
+    first, second = (ask(server, user(TEXT, image_part(in_file(image), detail=detail))) for _ in range(2))
     assert likeliest(first) == pytest.approx(expected, abs=TOLERANCE)
     assert likeliest(second) == likeliest(first)
     usages = [answer.json()["usage"] for answer in (first, second)]
@@ -105,13 +94,13 @@ def test_an_image_gives_the_probabilities_of_transformers(
 
 def test_other_pixels_are_another_prompt(server: RealServer) -> None:
     red, blue = (in_file(Image.new("RGB", (300, 300), colour)) for colour in ("red", "blue"))
-    first, other = (ask(server, user(part(file), TEXT)) for file in (red, blue))
+    first, other = (ask(server, user(image_part(file), TEXT)) for file in (red, blue))
     assert likeliest(first) != likeliest(other)
     assert other.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_a_damaged_image_is_refused_and_an_old_one_named(server: RealServer) -> None:
-    damaged, good = part(in_file(pattern(50, 50))[:-40]), part(in_file(pattern(60, 60)), detail="low")
+    damaged, good = image_part(in_file(pattern(50, 50))[:-40]), image_part(in_file(pattern(60, 60)), detail="low")
     refused = ask(server, user(TEXT, damaged))
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "invalid_image"
@@ -124,4 +113,4 @@ def test_an_image_may_be_larger_than_the_texts_of_the_context(server: RealServer
     noise = Image.effect_noise((1600, 1600), 100).convert("RGB")
     file = in_file(noise)
     assert len(file) > 2 << 20
-    likeliest(ask(server, user(part(file, detail="low"))))
+    likeliest(ask(server, user(image_part(file, detail="low"))))

@@ -4,6 +4,7 @@ import io
 import random
 import struct
 import zlib
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,12 @@ def in_file(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def image_part(file: bytes, **more: Any) -> dict[str, Any]:
+    """Return the part of a chat message with an image, and `more` fields, such as its detail."""
+    url = f"data:image/png;base64,{b64encode(file).decode()}"
+    return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
@@ -22,6 +23,7 @@ class Request:
     max_new_tokens: int
     prompt_logprobs: bool = False
     pool: bool = False
+    images: tuple[PlacedTile, ...] = ()
 
 
 @dataclass
@@ -49,7 +51,12 @@ class Traffic:
     ) -> None:
         self.scheduler = Scheduler(config, drafters=drafters)
         if drafters is None:  # else a few draft tokens are always verified, whether they pay or not
-            self.scheduler.costs.describe([each.terms for each in group.ready])
+            self.scheduler.step_costs.describe(
+                [each.terms for each in group.ready],
+                [each.draft_terms for each in group.ready],
+                [each.tower_terms for each in group.ready],
+                [each.tower_parts for each in group.ready],
+            )
         self.plans: list[StepPlan] = []
         self._group = group
         self._ahead = ahead
@@ -70,6 +77,7 @@ class Traffic:
                     request.max_new_tokens,
                     prompt_logprobs=request.prompt_logprobs,
                     pooling=Pooling() if request.pool else None,
+                    images=request.images,
                 )
             )
         while self.scheduler.running or self.scheduler.waiting:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import transformers as hf
+from transformers.models.smolvlm import processing_smolvlm
 
 from tests.support import checkpoints
 from tests.support.tokenizer_builders import byte_level_backend
@@ -87,10 +88,27 @@ def save(model: hf.PreTrainedModel, folder: Path) -> Path:
     return folder
 
 
+def text_model(model: hf.PreTrainedModel) -> hf.LlamaForCausalLM:
+    """Return the language model of a model, without what sees."""
+    text = hf.LlamaForCausalLM(model.config.text_config)
+    text.model.load_state_dict(model.model.text_model.state_dict())
+    text.lm_head.load_state_dict(model.lm_head.state_dict())
+    return text.to(model.dtype)
+
+
 def save_processor(config: hf.PreTrainedConfig, folder: Path) -> None:
     """Write the settings of the image processor of a model."""
     settings = processor_settings(config.vision_config.image_size, _ARCHITECTURES[config.model_type])
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save a model with a tokenizer and the chat template of SmolVLM."""
+    save(model, folder)
+    save_tokenizer(folder)
+    template = {"chat_template": processing_smolvlm.DEFAULT_CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(template))
+    return folder
 
 
 def save_tokenizer(folder: Path, edge: str = FAKE) -> None:
@@ -101,6 +119,12 @@ def save_tokenizer(folder: Path, edge: str = FAKE) -> None:
     unused = range(backend.get_vocab_size(), IMAGE_TOKEN)
     backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), PLACEHOLDER])
     backend.save(str(folder / "tokenizer.json"))
+
+
+def features_of(config: hf.PreTrainedConfig) -> int:
+    """Return the number of feature rows of a tile."""
+    side = config.vision_config.image_size // config.vision_config.patch_size
+    return int(side // config.scale_factor) ** 2
 
 
 def random_tiles(config: hf.PreTrainedConfig, count: int, seed: int = 0) -> Pixels:

@@ -18,4 +18,11 @@ def make_speculation(config: SchedulerConfig, costs: StepCosts, drafters: Drafte
             page_size=config.page_size,
             shares_pages=config.enable_prefix_cache,
         )
-    return Speculation(drafters, costs.served, workers, vocab_size=config.vocab_size, max_drafts=config.max_drafts)
+    return Speculation(
+        drafters,
+        costs.served,
+        workers,
+        vocab_size=config.vocab_size,
+        placeholder=config.placeholder,
+        max_drafts=config.max_drafts,
+    )

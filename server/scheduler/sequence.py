@@ -46,6 +46,7 @@ class SchedulerConfig:
     windows: tuple[Window, ...] = ()  # of layers with page tables of their own; empty: all use the common one
     block_pages: int = BLOCK_PAGES  # smaller in tests only
     rows_per_tile: int = 0  # feature rows of a tile of an image; 0: the model reads no images
+    placeholder: int | None = None  # the token that stands for a feature row; never a draft token
 
     def __post_init__(self) -> None:
         capacity, most = self.capacity, self.shared_step_tokens

@@ -112,6 +112,7 @@ def make_engine(
             whole_prompts=deployment.whole_prompts,
             windows=deployment.windows,
             rows_per_tile=0 if store is None else store.settings.rows_per_tile,
+            placeholder=None if store is None else store.settings.token,
             vocab_size=checked.vocab_size,
             worker_drafter=deployment.launches[0].drafter or None,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,

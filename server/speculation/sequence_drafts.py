@@ -52,12 +52,18 @@ class SequenceDrafts:
         """Return the expected number of accepted tokens among the first `depth` draft tokens."""
         return sum(self.odds[: max(0, depth)])
 
-    def search(self, known: list[int], vocab_size: int) -> None:
-        """Draft the tokens after the `known` ones with the drafter that expects most accepted tokens."""
+    def search(self, known: list[int], vocab_size: int, placeholder: int | None = None) -> None:
+        """Draft the tokens after the `known` ones with the drafter that expects most accepted tokens.
+
+        Draft tokens end before a token that is not below `vocab_size`, and before the `placeholder` of images. Prompts
+        are full of placeholders, and answers hardly ever have one.
+        """
         self.made_after = len(known)
         self.tokens, most = [], 0.0
         for each in self.drafters:
             drafted = list(takewhile(vocab_size.__gt__, each.draft(known, MAX_DRAFTS + 1)))
+            if placeholder in drafted:
+                del drafted[drafted.index(placeholder) :]
             drafted = self.constraint.allowed(known, drafted)
             odds = self._odds_of(each.name, each.matched, len(drafted))
             if (likely := sum(odds)) > most:

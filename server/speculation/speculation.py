@@ -61,16 +61,19 @@ class Speculation:
         workers: WorkerDrafts | None,
         *,
         vocab_size: int,
+        placeholder: int | None = None,
         max_drafts: int = MAX_DRAFTS,
     ) -> None:
         """Begin without any experience.
 
         `costs` are those of the served model. `workers` is the workers' drafter, if there is one. Drafters of the
-        front end draft tokens below `vocab_size`. A sequence has at most `max_drafts` draft tokens in a step.
+        front end draft tokens below `vocab_size`, and never the `placeholder` of images. A sequence has at most
+        `max_drafts` draft tokens in a step.
         """
         self._drafters = drafters
         self._workers = workers
         self._vocab_size = vocab_size
+        self._placeholder = placeholder
         self._max_drafts = max_drafts
         self._prices = Prices(costs)
         self._refused: set[Decode] = set()
@@ -242,7 +245,7 @@ class Speculation:
             return drafts
         rest = REST if drafts.hope <= least else min(drafts.rest, self._turn**2)
         if len(tokens) - drafts.made_after >= rest:
-            drafts.search(tokens, self._vocab_size)
+            drafts.search(tokens, self._vocab_size, self._placeholder)
             if seq.request.sampling.masked:
                 self._unchecked.append(Unchecked(seq, len(tokens), drafts.tokens))
         return drafts

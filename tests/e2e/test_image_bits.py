@@ -58,7 +58,7 @@ class Subject:
 
 
 def config(rows: int, **changes: object) -> SchedulerConfig:
-    return scheduler_config(rows_per_tile=rows, feature_tiles=PLACES, **changes)
+    return scheduler_config(rows_per_tile=rows, placeholder=vision.IMAGE_TOKEN, feature_tiles=PLACES, **changes)
 
 
 def requests_of(rows: int) -> list[Request]:
@@ -129,8 +129,8 @@ def test_draft_tokens_of_the_front_end_change_no_bit_of_images(
     for drafters in (played(subject.requests, subject.alone, wrong=7), ServerDrafters(["suffix"])):
         traffic = subject.traffic(drafters=drafters, **SHORT)
         assert_drafts(traffic, subject)
+        assert vision.IMAGE_TOKEN not in drafted(traffic)
         counts += traffic.scheduler.drafted
-    print(counts)
     assert min(counts["played", True], counts["played", False], counts["suffix", True]) > 100
 
 
@@ -139,8 +139,13 @@ def test_a_draft_model_that_sees_no_image_changes_no_bit(subject: Subject, ahead
     traffic = subject.traffic(ahead=ahead, drafters=NoDrafters(), worker_drafter="draft_model", **SHORT)
     assert_drafts(traffic, subject)
     counts = traffic.scheduler.drafted
-    print(counts)
     assert min(counts["draft_model", accepted] for accepted in (True, False)) > 100
+
+
+def drafted(traffic: Traffic) -> set[int]:
+    """The draft tokens of all plans."""
+    counted = ((seq, count) for plan in traffic.plans for seq, count in zip(plan.seqs, plan.drafts or [], strict=False))
+    return {token for seq, count in counted for token in seq.tokens[len(seq.tokens) - count :]}
 
 
 def assert_drafts(traffic: Traffic, subject: Subject) -> None:

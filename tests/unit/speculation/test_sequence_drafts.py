@@ -11,12 +11,12 @@ VOCABULARY = 100
 
 
 def drafts(
-    matched: int, of_all: AcceptanceRates | None = None, tokens: tuple[int, ...] = (1, 2, 3, 4)
+    matched: int, of_all: AcceptanceRates | None = None, tokens: tuple[int, ...] = (1, 2, 3, 4), **more: int
 ) -> SequenceDrafts:
     """Those of a drafter, made."""
     drafter = Played(lambda *_: list(tokens), matched=matched)
     made = SequenceDrafts([drafter], of_all or AcceptanceRates(), KnownConstraint())
-    made.search([5], VOCABULARY)
+    made.search([5], VOCABULARY, **more)
     return made
 
 
@@ -93,3 +93,8 @@ def test_a_sequence_goes_by_what_was_seen_of_itself() -> None:
 
 def test_a_draft_token_beyond_the_vocabulary_ends_them() -> None:
     assert drafts(3, tokens=(1, VOCABULARY, 2)).tokens == [1]
+
+
+def test_the_placeholder_of_images_ends_them() -> None:
+    assert drafts(3, tokens=(1, 2, 7, 7, 3), placeholder=7).tokens == [1, 2]
+    assert drafts(3, tokens=(7, 1), placeholder=7).tokens == []

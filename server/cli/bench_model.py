@@ -55,12 +55,12 @@ def deployments(
 ) -> Iterator[Deployment]:
     """Yield a deployment for each number of ranks. Where `options` leave the size of steps out, `step_tokens` chooses
     it."""
-    config = load_model_config(path)
     for ranks in tp or (None,):
         # Only servers store packed weights in the cache of servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
         # The plans of a benchmark keep all pages of a sequence.
         planned = replace(deployment_options(serve_config, path), window_tables=False)
+        config = load_model_config(path, planned.settings)
         deployment = make_deployment(planned, config, read_topology())
         if planned.may_lengthen_steps and step_tokens is not None:
             size = min(step_tokens(planned, config), deployment.shared_step_tokens)

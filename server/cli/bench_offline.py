@@ -74,9 +74,9 @@ def bench_offline(
                 tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]
                 answers = run_ranks(tasks, StepsRan, segment, report.say)
             what = about(name, deployment)
-            estimate = RunEstimate(
-                deployment.launches[0], load_model_config(path), topology, known, input_len, output_len
-            )
+            launch = deployment.launches[0]
+            config = load_model_config(path, launch.settings)
+            estimate = RunEstimate(launch, config, topology, known, input_len, output_len)
             for phases in zip(*(answer.phases for answer in answers), strict=True):
                 figures = figures_of(phases)
                 rows.append(step_row(what, phases, figures, estimate))

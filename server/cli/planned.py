@@ -30,7 +30,7 @@ def read_planned(path: Path, options: dict[str, Any]) -> tuple[ServeConfig, Depl
     `options`: by key, None for an option not given. No weight is read. Raises `OperatorError`.
     """
     serve_config = load_config(options | {"model": os.fspath(path), "weights_cache_gib": 0})
-    files = open_model(path)
+    files = open_model(path, serve_config.settings.mmproj)
     serve_config = with_model_defaults(serve_config, files)
     wanted = deployment_options(serve_config, path, weights=False)
     return serve_config, wanted, read_config(files, wanted.settings)

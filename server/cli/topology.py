@@ -63,7 +63,7 @@ def topology(
         _print_notes(console, placement.notes)
         return
     path = resolve_model(model)
-    files = open_model(path)
+    files = open_model(path, config.settings.mmproj)
     wanted = deployment_options(with_model_defaults(config, files), path)
     deployment = make_deployment(wanted, read_config(files, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))

@@ -81,7 +81,7 @@ def serve(started: Started, closing: contextlib.ExitStack) -> NoReturn:
 
 def _check(started: Started) -> Checked:
     path, tokenizer_check = started.path, started.tokenizer_check
-    files = open_model(path)
+    files = open_model(path, started.config.settings.mmproj)
     config = with_model_defaults(started.config, files)
     options = deployment_options(config, path)
     model = read_config(files, options.settings)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation import speculation
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.server_drafters import ServerDrafters
-from numaserve.workers.interface.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams, StepPlan, TowerWork
 
-from tests.support import checkpoints, vision
+from tests.support import checkpoints, gguf_vision, vision
 from tests.support.drafters import NoDrafters
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
@@ -153,3 +154,13 @@ def assert_drafts(traffic: Traffic, subject: Subject) -> None:
     assert one_by_one(traffic, subject.requests) == subject.alone
     assert_serves(traffic, subject.requests, subject.alone)
     assert traffic.scheduler.stats().retractions > 0
+
+
+def test_workers_load_the_tower_that_an_option_names(tmp_path: Path) -> None:
+    model = checkpoints.build(vision.CASES["smolvlm"]())
+    text, tower = gguf_vision.save_text(model, tmp_path / "text.gguf"), tmp_path / "towers" / "f16.gguf"
+    tower.parent.mkdir()
+    gguf_vision.save_tower(model, tower)
+    tiles = vision.random_tiles(model.config, 1)
+    with RankGroup(text, tiles=tiles, feature_tiles=PLACES, mmproj=str(tower)) as group:
+        assert group.run(StepPlan(1, [], tower=[TowerWork(0, 0)])).tower_ns > 0

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.weights.cache.key import look_at
-from numaserve.workers.weights.checkpoint import check_checkpoint
+from numaserve.workers.weights.checkpoint import check_checkpoint, open_source
 
 from tests.support import checkpoints, gguf_vision, vision
 from tests.support.image_features import of_ranks
@@ -23,6 +23,13 @@ def save(case: str, folder: Path, text: str = "model.gguf", tower: str = "mmproj
     model = checkpoints.build(vision.CASES[case]())
     gguf_vision.save_tower(model, folder / tower, **changes)
     return gguf_vision.save_text(model, folder / text)
+
+
+def features(path: Path, settings: ModelSettings, tiles: vision.Pixels, team: Team) -> Any:
+    files = open_model(path, settings.mmproj)
+    config = read_config(files, settings)
+    part = load_part(path, team, [1], settings=settings, config=config, source=open_source(files, config))
+    return of_ranks([part], vision.values_of(tiles))[0]
 
 
 @pytest.mark.parametrize("case", vision.CASES)
@@ -70,12 +77,53 @@ def test_the_tower_that_is_named_after_the_model_is_chosen(tmp_path: Path) -> No
     model = checkpoints.build(vision.CASES["smolvlm"]())
     path = save("smolvlm", tmp_path, "model-Q8_0.gguf", "mmproj-a.gguf", clip__vision__preproc_image_size=88)
     gguf_vision.save_tower(model, tmp_path / "mmproj-b.gguf")
-    with pytest.raises(OperatorError, match=r"mmproj-a\.gguf, mmproj-b\.gguf.*name one mmproj-model-Q8_0\.gguf"):
+    with pytest.raises(OperatorError, match=r"mmproj-a\.gguf, mmproj-b\.gguf\. Set mmproj"):
         load_model_config(path)
     (tmp_path / "mmproj-a.gguf").rename(tmp_path / "mmproj-model-Q8_0.gguf")
     images = load_model_config(path).images
     assert images is not None
     assert images.longest_edge == 88
+
+
+def test_a_named_tower_lies_anywhere_and_comes_before_those_next_to_the_model(tmp_path: Path, team: Team) -> None:
+    model = checkpoints.build(vision.CASES["smolvlm"]())
+    path, named = save("smolvlm", tmp_path), tmp_path / "towers" / "of-the-model.gguf"
+    named.parent.mkdir()
+    gguf_vision.save_tower(checkpoints.build(vision.CASES["smolvlm"](), seed=1), named)
+    tiles = vision.random_tiles(model.config, 1)
+    settings = ModelSettings(mmproj=str(named))
+    own, others = (features(path, each, tiles, team) for each in (DEFAULT_SETTINGS, settings))
+    assert (own != others).any()
+    assert look_at(path, mmproj=settings.mmproj).digest != look_at(path).digest
+    (tmp_path / "mmproj-f16.gguf").unlink()
+    np.testing.assert_array_equal(features(path, settings, tiles, team), others)
+    named.write_bytes(b"")
+    with pytest.raises(OperatorError, match=r"of-the-model\.gguf: not a valid GGUF file"):
+        load_model_config(path, settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"clip__projector_type": None}, "not a vision tower; set mmproj"),
+        ({"clip__projector_type": "gemma3"}, "a projector of type 'gemma3'; supported are idefics3"),
+        ({"clip__vision__projection_dim": 95}, "features of size 95, and the model has a hidden size of 96"),
+    ],
+)
+def test_a_named_file_that_is_no_tower_of_the_model_is_refused(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = save("smolvlm", tmp_path, tower="tower.gguf", **changes)
+    with pytest.raises(OperatorError, match=rf"tower\.gguf: .*{says}"):
+        load_model_config(path, ModelSettings(mmproj=str(tmp_path / "tower.gguf")))
+
+
+def test_a_named_tower_must_exist_and_the_model_must_be_a_gguf_file(tmp_path: Path) -> None:
+    path, settings = save("smolvlm", tmp_path), ModelSettings(mmproj=str(tmp_path / "none.gguf"))
+    with pytest.raises(OperatorError, match=r"none\.gguf: cannot be read \(No such file or directory\)"):
+        load_model_config(path, settings)
+    with pytest.raises(OperatorError, match="is a folder, which has its vision tower in its own files; leave mmproj"):
+        load_model_config(tmp_path, settings)
 
 
 def test_older_files_have_the_edge_of_published_models(tmp_path: Path) -> None:

@@ -76,6 +76,14 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             packed=False,
         ),
     ] = None
+    mmproj: Annotated[
+        str | None,
+        Option(
+            "Vision tower of a GGUF model, a file as llama.cpp's converter writes it. Default: the file next to the "
+            "model whose name begins with `mmproj`, if there is one for this model.",
+            packed=False,  # the file itself is a part of the checkpoint's digest
+        ),
+    ] = None
 
     pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens
     mtp: bool = False  # loaded with the predictor layer (token after the next), where the checkpoint has one

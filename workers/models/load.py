@@ -41,10 +41,15 @@ class ModelFiles:
     safetensors: SafetensorsFiles  # of a folder
 
 
-def open_model(path: Path) -> ModelFiles:
-    """Return the model at `path`, a folder or a .gguf file. Raises `OperatorError` when there is none, or it is
-    damaged."""
+def open_model(path: Path, mmproj: str | None = None) -> ModelFiles:
+    """Return the model at `path`, a folder or a .gguf file, whose vision tower is in the file `mmproj`, or in one next
+    to it. Raises `OperatorError` when there is none, or it is damaged."""
     if path.is_dir():
+        if mmproj is not None:
+            raise OperatorError(
+                f"mmproj is {mmproj}, and {path} is a folder, which has its vision tower in its own files; leave mmproj"
+                " out, or give a .gguf file as the model"
+            )
         return ModelFiles(path, None, SafetensorsFiles(path))
     if not path.is_file():
         raise OperatorError(f"{path}: no such file or folder; give a model folder, a .gguf file or a hub id")
@@ -53,13 +58,14 @@ def open_model(path: Path) -> ModelFiles:
     from numaserve.workers.models.config.gguf_parts import find_projector, open_gguf_model  # noqa: PLC0415
 
     model = open_gguf_model(path)
-    model = replace(model, projector=find_projector(path, model.metadata, projector_types()))
+    named = None if mmproj is None else Path(mmproj)
+    model = replace(model, projector=find_projector(path, model.metadata, projector_types(), named))
     return ModelFiles(path, model, SafetensorsFiles(path))
 
 
 def load_model_config(path: Path, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
     """Return the configuration of the model at `path`. Raises `OperatorError` as `open_model` and `read_config` do."""
-    return read_config(open_model(path), settings)
+    return read_config(open_model(path, settings.mmproj), settings)
 
 
 def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:

@@ -43,7 +43,7 @@ class RankWeights:
         """Read the configuration, of a draft model if there is a `served` one. Raises `OperatorError` for a checkpoint
         that cannot be served."""
         self.launch = launch
-        self._files = open_model(Path(launch.model))
+        self._files = open_model(Path(launch.model), launch.settings.mmproj)
         config = read_config(self._files, launch.settings)
         self.config = config if served is None else config.drafting_for(served)
         self.part = self.config.partition(launch.weights, launch.settings).ranks[launch.rank]

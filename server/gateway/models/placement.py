@@ -137,7 +137,7 @@ def part_of(spec: ModelSpec, machine: Topology) -> Topology:
 
 def _place(spec: ModelSpec, part: Topology) -> Placed:
     path = resolve_model(spec.config.model)
-    files = open_model(path)
+    files = open_model(path, spec.config.settings.mmproj)
     config = with_model_defaults(spec.config, files)
     options = deployment_options(config, path)
     model = read_config(files, options.settings)

@@ -74,7 +74,7 @@ def _predicts(config: ServeConfig, path: Path, *, weights: bool) -> bool:
     """Return whether the predictor layer is loaded: it is named, or `auto` stands for it and the model has one."""
     if "mtp" not in config.drafters:
         return False
-    return "mtp" in (config.speculative or ()) or can_predict(open_model(path), weights=weights)
+    return "mtp" in (config.speculative or ()) or can_predict(open_model(path, config.settings.mmproj), weights=weights)
 
 
 def weights_cache_folder() -> Path:

@@ -1,7 +1,7 @@
 """A model in one GGUF file, or in several parts as `llama-gguf-split` makes them.
 
 The parts are called `NAME-00001-of-00003.gguf` and so on, and lie in one folder; the first one has the metadata. The
-vision tower of a model is in a file next to them, whose name begins with `mmproj`.
+vision tower of a model is in a file of its own: next to them, with a name that begins with `mmproj`, or anywhere.
 """
 
 import re
@@ -65,13 +65,16 @@ def projector_paths(path: Path) -> list[Path]:
     return [named] if named.is_file() else sorted(path.parent.glob("mmproj*.gguf"))
 
 
-def find_projector(path: Path, model: GGUFFile, known: Collection[str]) -> GGUFPart | None:
-    """Return the file with the vision tower of the `model` at `path`: of one of the `known` projector types, and for
-    its hidden size. Without one, the model serves text only.
+def find_projector(path: Path, model: GGUFFile, known: Collection[str], named: Path | None = None) -> GGUFPart | None:
+    """Return the file with the vision tower of the `model` at `path`, of one of the `known` projector types, and for
+    its hidden size: the `named` one, or one next to the model. Without one, the model serves text only.
 
-    Raises `OperatorError` where there are several, and for a file that cannot be read.
+    Raises `OperatorError` where there are several, where the named one is for another model, and for a file that cannot
+    be read.
     """
     hidden = model.scalar(f"{model.scalar('general.architecture')}.embedding_length")
+    if named is not None:
+        return _named_projector(named, hidden, known)
     parts = [GGUFPart(each, open_gguf(each)) for each in projector_paths(path)]
     fitting = [
         part
@@ -80,10 +83,27 @@ def find_projector(path: Path, model: GGUFFile, known: Collection[str]) -> GGUFP
     ]
     if len(fitting) > 1:
         names = ", ".join(part.path.name for part in fitting)
-        raise OperatorError(
-            f"{path}: several vision towers lie next to the model: {names}. Keep one, or name one mmproj-{path.name}"
-        )
+        raise OperatorError(f"{path}: several vision towers lie next to the model: {names}. Set mmproj to one of them")
     return fitting[0] if fitting else None
+
+
+def _named_projector(path: Path, hidden: object, known: Collection[str]) -> GGUFPart:
+    """Return the vision tower at `path`. Raises `OperatorError` unless it is one for a model of that hidden size."""
+    part = GGUFPart(path, open_gguf(path))
+    kind, columns = projector_type(part.file), part.file.scalar("clip.vision.projection_dim")
+    if kind is None:
+        raise OperatorError(f"{path}: not a vision tower; set mmproj to the mmproj file of the model, or leave it out")
+    if kind not in known:
+        raise OperatorError(
+            f"{path}: the vision tower has a projector of type {str(kind)[:100]!r}; supported are "
+            f"{', '.join(sorted(known))}. Leave mmproj out to serve text only"
+        )
+    if columns != hidden:
+        raise OperatorError(
+            f"{path}: the vision tower has features of size {columns}, and the model has a hidden size of {hidden}; "
+            "set mmproj to the file of this model"
+        )
+    return part
 
 
 def open_gguf_model(path: Path) -> GGUFModel:

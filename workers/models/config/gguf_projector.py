@@ -78,6 +78,6 @@ def _placeholder(model: GGUFFile, text: Fields) -> int:
     if found is None:
         raise text.error(
             f"the vocabulary has no token {_PLACEHOLDER}, which stands for a part of an image; use a model that takes"
-            " images, or remove the mmproj file next to it"
+            " images, or one without an mmproj file"
         )
     return found

@@ -49,8 +49,9 @@ class Checkpoint:
         return now_ns - self.changed_ns > SETTLED_S * 1e9
 
 
-def look_at(model: Path, folders: Sequence[str] = ()) -> Checkpoint:
-    """Identify the .gguf file or the folder `model`, with some `folders` below it. Raises `OSError`."""
+def look_at(model: Path, folders: Sequence[str] = (), mmproj: str | None = None) -> Checkpoint:
+    """Identify the .gguf file with its vision tower, in the file `mmproj` or in one next to it, or the folder `model`,
+    with some `folders` below it. Raises `OSError`."""
     if model.is_dir():
         listed = (path for folder in (model, *(model / name for name in folders)) for path in folder.iterdir())
         files = sorted(path for path in listed if path.suffix in {".json", ".safetensors", ".pt"} and path.is_file())
@@ -58,7 +59,7 @@ def look_at(model: Path, folders: Sequence[str] = ()) -> Checkpoint:
         # For GGUF files only, see `models/load.py`.
         from numaserve.workers.models.config.gguf_parts import gguf_paths, projector_paths  # noqa: PLC0415
 
-        files = [*gguf_paths(model), *projector_paths(model)]
+        files = [*gguf_paths(model), *(projector_paths(model) if mmproj is None else [Path(mmproj)])]
     digest = hashlib.blake2b(digest_size=32)
     changed = 0
     for path in files:

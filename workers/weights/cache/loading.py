@@ -81,7 +81,7 @@ class RankLoader:
     def _open(self, cache: WeightsCache) -> _Entry | None:
         try:
             CacheFolder(Path(cache.folder)).close()
-            checkpoint = look_at(self.files.path, self.config.folders)
+            checkpoint = look_at(self.files.path, self.config.folders, self.part.partition.settings.mmproj)
         except (CacheError, OSError) as error:
             _log.warning("the packed weights are not cached: %s", error)
             return None
@@ -118,11 +118,11 @@ class RankLoader:
             return None
         group_bytes = sum(part.weight_bytes() for part in self.part.partition.ranks)
         # `write` lives as long as the rank: with `self` it would keep the checkpoint open.
-        path, folders = self.files.path, self.config.folders
+        path, folders, mmproj = self.files.path, self.config.folders, self.part.partition.settings.mmproj
 
         def write(between: Callable[[], None]) -> int:
             try:
-                unchanged = look_at(path, folders) == entry.checkpoint
+                unchanged = look_at(path, folders, mmproj) == entry.checkpoint
             except OSError:
                 unchanged = False
             if not unchanged:

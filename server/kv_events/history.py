@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numaserve.server.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, decode, encode
+from numaserve.server.scheduler.cache.keys import Content
 from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesCleared, PagesStored
 
 
@@ -13,6 +14,7 @@ from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesCleared, Pa
 class _Page:
     parent: int | None
     tokens: bytes  # 32 bits each
+    contents: tuple[Content, ...]  # that are no text
 
 
 class History:
@@ -76,7 +78,8 @@ class History:
         parent = event.parent_block_hash
         for index, digest in enumerate(event.block_hashes):
             tokens = event.token_ids[index * self._page_size : (index + 1) * self._page_size]
-            self._pages[digest] = _Page(parent, array("I", tokens).tobytes())
+            contents = (event.extra_keys[index] if event.extra_keys else None) or ()
+            self._pages[digest] = _Page(parent, array("I", tokens).tobytes(), tuple(contents))
             parent = digest
 
     def _result(self) -> list[KVEvent]:
@@ -88,5 +91,8 @@ class History:
                 last.digests.append(digest)
                 last.tokens.extend(tokens)
             else:
-                events.append(PagesStored(page.parent, [digest], tokens))
+                last = PagesStored(page.parent, [digest], tokens)
+                events.append(last)
+            if page.contents:
+                last.contents[digest] = page.contents
         return events

@@ -4,12 +4,13 @@ vLLM's messages are in ``vllm/distributed/kv_events.py``: MessagePack of msgspec
 events in it are maps, tagged with their names; until pull request 42892 of June 2026 they were arrays, too. SGLang
 writes maps as well, and llm-d's readers and Dynamo's accept both. Arrays are not sent, as vLLM's own current classes do
 not read them. Every field is written, since vLLM's reader requires `medium` and `lora_name`, and Dynamo's reader a
-batch of three positions.
+batch of three positions. The field `extra_keys` is written for images only: readers of text need none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+from numaserve.server.scheduler.cache.keys import Content
 from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesRemoved, PagesStored
 
 
@@ -23,6 +24,9 @@ class BlockStored(msgspec.Struct, tag=True, gc=False):
     lora_id: int | None = None
     medium: str | None = None  # None is the memory that the model computes from, which vLLM calls "GPU"
     lora_name: str | None = None
+    # The images in each block, by digest, with their first positions relative to the block. All images have the same
+    # token ids, so a reader that leaves this out takes one image for another.
+    extra_keys: list[Sequence[Content] | None] | msgspec.UnsetType = msgspec.UNSET
 
 
 class BlockRemoved(msgspec.Struct, tag=True, gc=False):
@@ -60,7 +64,10 @@ def decode(payload: bytes) -> KVEventBatch:
 
 def _message(event: KVEvent, page_size: int) -> BlockStored | BlockRemoved | AllBlocksCleared:
     if isinstance(event, PagesStored):
-        return BlockStored(event.digests, event.parent, event.tokens, page_size)
+        stored = BlockStored(event.digests, event.parent, event.tokens, page_size)
+        if event.contents:
+            stored.extra_keys = [event.contents.get(digest) for digest in event.digests]
+        return stored
     if isinstance(event, PagesRemoved):
         return BlockRemoved(event.digests)
     return AllBlocksCleared()

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from numaserve.server.scheduler.cache.keys import Key
-
-_ROW_BYTES = 2  # of the number of a feature row in a key
+from numaserve.server.scheduler.cache.keys import Key, content_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,5 +36,5 @@ def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], rows: int) -> l
         if rows < 1 or not end <= start <= len(keys) - rows:
             raise ValueError(f"a tile at position {start} of {len(keys)} does not fit: it takes {rows} from {end} on")
         end = start + rows
-        keys[start:end] = [tile.digest + row.to_bytes(_ROW_BYTES, "big") for row in range(rows)]
+        keys[start:end] = [content_key(tile.digest, row) for row in range(rows)]
     return keys

@@ -7,10 +7,12 @@ from types import ModuleType
 import msgspec
 import zmq
 from numaserve.server.scheduler.cache.anchors import Anchors
+from numaserve.server.scheduler.cache.keys import contents_of
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 
 END = (-1).to_bytes(8, "big", signed=True)
-Prefix = tuple[tuple[int, ...], ...]  # tokens, block by block
+Block = tuple[object, ...]  # tokens, and then what vLLM calls extra keys
+Prefix = tuple[Block, ...]  # block by block
 
 
 class _Event(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
@@ -50,7 +52,7 @@ class Index:
     """
 
     def __init__(self, schema: ModuleType = sys.modules[__name__]) -> None:
-        self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        self.blocks: dict[int, tuple[int | None, Block]] = {}
         self._schema = schema
 
     def apply(self, payload: bytes) -> None:
@@ -74,23 +76,29 @@ class Index:
 
     def _store(self, event: BlockStored) -> None:
         told = {name for name in event.__struct_fields__ if getattr(event, name) is not None}
-        assert told - {"parent_block_hash"} == {"block_hashes", "token_ids", "block_size"}
+        assert told - {"parent_block_hash", "extra_keys"} == {"block_hashes", "token_ids", "block_size"}
+        extra_keys = getattr(event, "extra_keys", None) or [None] * len(event.block_hashes)
+        assert len(extra_keys) == len(event.block_hashes)
         assert len(event.token_ids) == len(event.block_hashes) * event.block_size
         parent = event.parent_block_hash
         for index, block in enumerate(event.block_hashes):
             assert parent is None or parent in self.blocks
             assert block not in self.blocks
             tokens = event.token_ids[index * event.block_size : (index + 1) * event.block_size]
-            self.blocks[block] = (parent, tuple(tokens))
+            self.blocks[block] = (parent, (*tokens, *map(_as_tuple, extra_keys[index] or ())))
             parent = block
 
     def _prefix(self, block: int) -> Prefix:
-        steps: list[tuple[int, ...]] = []
+        steps: list[Block] = []
         step: int | None = block
         while step is not None:
             step, tokens = self.blocks[step]
             steps.insert(0, tokens)
         return tuple(steps)
+
+
+def _as_tuple(extra_key: object) -> object:
+    return tuple(extra_key) if isinstance(extra_key, list) else extra_key
 
 
 class Subscriber:
@@ -152,8 +160,10 @@ def _from_root(node: Node) -> list[Node]:
 
 
 def _path(node: Node) -> Prefix:
-    steps: list[tuple[int, ...]] = []
+    """The blocks that events report for the path to a node, in a model whose placeholder is token 0."""
+    steps: list[Block] = []
     while node.parent is not None:
-        steps.insert(0, node.key)
+        tokens = (0 if isinstance(each, bytes) else each for each in node.key)
+        steps.insert(0, (*tokens, *contents_of(node.key)))
         node = node.parent
     return tuple(steps)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import cast
 
-from numaserve.server.scheduler.cache.keys import PageKey
+from numaserve.server.scheduler.cache.keys import Content, PageKey, contents_of
 
 
 @dataclass(slots=True)
@@ -18,6 +18,7 @@ class PagesStored:
     parent: int | None  # of the first; None: it is the first of its prompts
     digests: list[int]
     tokens: list[int]  # of all pages, in order
+    contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)  # by digest, of pages with other than text
 
 
 @dataclass(slots=True)
@@ -67,7 +68,10 @@ class KVEventLog:
             last.digests.append(digest)
             last.tokens.extend(tokens)
         else:
-            self._add(PagesStored(None if parent == self.root else parent, [digest], list(tokens)))
+            last = PagesStored(None if parent == self.root else parent, [digest], list(tokens))
+            self._add(last)
+        if content:
+            last.contents[digest] = contents_of(key)
         return digest
 
     def removed(self, digest: int) -> None:

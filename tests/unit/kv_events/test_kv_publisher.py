@@ -10,6 +10,7 @@ import pytest
 import zmq
 from numaserve.server.kv_events.publisher import Publisher
 from numaserve.server.kv_events.wire import encode
+from numaserve.server.scheduler.cache.keys import Content, content_key
 from numaserve.server.scheduler.cache.kv_events import KVEvent, KVEventLog, PagesCleared, PagesRemoved, PagesStored
 from numaserve.server.scheduler.cache.radix_tree import RadixTree
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
@@ -61,6 +62,13 @@ def test_the_messages_are_vllms_with_every_field_written() -> None:
     ]
 
 
+def test_images_of_a_block_are_its_extra_keys_and_text_has_none() -> None:
+    images = {5: (Content("aa", -1),), 7: (Content("aa", -3), Content("bb", 1))}
+    message = encode([PagesStored(None, [4, 5, 7], [1, 2, 0, 0, 0, 0], images)], PAGE, 12.5)
+    [event] = msgspec.msgpack.decode(message)[1]
+    assert event["extra_keys"] == [None, [["aa", -1]], [["aa", -3], ["bb", 1]]]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_reader_that_loses_messages_asks_for_them_and_has_the_tree(
     publisher: Publisher, subscriber: Subscriber, seed: int
@@ -68,11 +76,14 @@ def test_a_reader_that_loses_messages_asks_for_them_and_has_the_tree(
     chance = random.Random(seed)
     log = KVEventLog("model")
     tree = RadixTree(PAGE, log)
+    keys = [1, 2, *(content_key(digest, row) for digest in (b"cat", b"dog") for row in range(2))]
     for _ in range(60):
         node = tree.match_prefix(COMMON_SCOPE, [], 0)
         tree.lock(node)
         for page in range(chance.randrange(1, 4)):
-            node = tree.insert(node, (chance.randrange(3), chance.randrange(3)), page)
+            key = (chance.choice(keys), chance.choice(keys))
+            tokens = tuple(each if isinstance(each, int) else 0 for each in key)
+            node = tree.insert(node, key, page, tokens if tokens != key else None)
         tree.unlock(node)
         tree.evict(chance.choice([0, 0, 1, 3, 99 * (chance.random() < 0.1)]))
         if events := log.take():

@@ -1,7 +1,7 @@
 """Prompts with images: runs of the tower, places of features, and what they do to others."""
 
 import pytest
-from image_prompts import PAGE, ROWS, ask, learnt, prompt, runs, seconds, service, steps
+from image_prompts import CAT, DOG, PAGE, ROWS, ask, learnt, prompt, runs, seconds, service, steps
 from msgspec import UNSET
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesStored
 from numaserve.server.scheduler.client import Client
@@ -271,6 +271,18 @@ def test_events_have_the_placeholders_of_images_as_tokens() -> None:
     tokens, _ = prompt(2, "cat", 2)
     assert [event.tokens[: 2 * PAGE] for event in stored] == [tokens[: 2 * PAGE]] * 2
     assert len({digest for event in stored for digest in event.digests}) == sum(len(each.digests) for each in stored)
+
+
+def test_events_name_the_images_of_each_page_and_where_they_begin() -> None:
+    log = KVEventLog("model")
+    server = service(log=log)
+    ask(server, 2, "cat", "dog", 4)  # 6 positions each, in pages of 4
+    server.drain()
+    [stored] = [event for event in log.take() if isinstance(event, PagesStored)]
+    cat, dog = ((bytes([picture]) * 32).hex() for picture in (CAT, DOG))
+    expected = [[(cat, 2)], [(cat, -2)], [(dog, 0)], [(dog, -4)]]
+    assert [list(stored.contents.get(digest, ())) for digest in stored.digests[:4]] == expected
+    assert not stored.contents.keys() - stored.digests[:4]
 
 
 def test_keys_are_digests_and_rows_where_tiles_are() -> None:

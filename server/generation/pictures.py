@@ -104,18 +104,18 @@ class _Given:
         texts = ["" if image.encoded is None else image.encoded.take() for image in self._images]
         client = CALLER.get()
         scope = CacheScope(client.cache_group, salt)
-        while wanted := self._usable():
-            whole = frozenset(at for at, index in enumerate(wanted) if not self._images[index].split)
-            encoded = [texts[index] for index in wanted]
-            try:
-                return await vision.decoder.decode(encoded, scope, client, whole=whole)
-            except ImageProblem as error:
-                index = wanted[error.index]
-                problem = Problem(str(error), self._images[index].param, error.code)
+        wanted = self._usable()
+        if not wanted:
+            return []
+        whole = frozenset(at for at, index in enumerate(wanted) if not self._images[index].split)
+        found = await vision.decoder.decode([texts[index] for index in wanted], scope, client, whole=whole)
+        for index, each in zip(wanted, found, strict=True):
+            if isinstance(each, ImageProblem):
+                problem = Problem(str(each), self._images[index].param, each.code)
                 if self._needed[index]:
-                    raise _refused(problem) from error
+                    raise _refused(problem)
                 self.problems[index] = problem
-        return []
+        return [each for each in found if isinstance(each, Picture)]
 
     def _usable(self) -> list[int]:
         return [index for index, problem in enumerate(self.problems) if problem is None]

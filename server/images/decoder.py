@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -48,7 +49,7 @@ class ImageDecoder:
     other clients.
 
     Only requests of one scope find a picture, as they find cached prefixes: an image that takes no time would reveal
-    that another client has sent it.
+    that another client has sent it. The problem with an image is found, too: clients resend a bad image in each turn.
     """
 
     def __init__(self, store: ImageStore, limits: ImageLimits, metrics: Metrics) -> None:
@@ -58,7 +59,7 @@ class ImageDecoder:
         self.limits = limits
         self._metrics = metrics
         self._most = most_tiles(settings, limits.pixels)
-        self._pictures: FairLru[_Key, Picture] = FairLru(store.num_tiles * settings.tile_bytes // 2)
+        self._pictures: FairLru[_Key, Picture | ImageProblem] = FairLru(store.num_tiles * settings.tile_bytes // 2)
         self._in_work: dict[tuple[str, _Key], asyncio.Event] = {}
         self._digests = Executor("image-digest", threads=1, max_requests=_MAX_REQUESTS, waiting="images")
         self._executor = Executor("image", threads=_PROCESSES, max_requests=_MAX_REQUESTS, waiting="images", each=1)
@@ -68,27 +69,27 @@ class ImageDecoder:
 
     async def decode(
         self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
-    ) -> list[Picture]:
-        """Return the picture of each image in base64; images at the indices `whole` are not split.
+    ) -> list[Picture | ImageProblem]:
+        """Return the picture of each image in base64, or the problem with it; images at the indices `whole` are not
+        split.
 
-        Raises `ImageProblem` for the first image that cannot be used, `QueueFull` if too many requests wait or the
-        image store is full, and `NotReady` if a process fails or this is closed.
+        Raises `QueueFull` if too many requests wait or the image store is full, and `NotReady` if a process fails or
+        this is closed.
         """
-        self._check(encoded)
         with self._digests.admitted():
             digests = [await self._digests.run(partial(digest_of, text)) for text in encoded]
         keys = [_Key(scope, digest, index in whole) for index, digest in enumerate(digests)]
-        pictures = {key: self._pictures.get(key) for key in keys}
-        missing = [key for key, picture in pictures.items() if picture is None]
-        for _ in range(len(keys) - len(missing)):
-            self._metrics.image_found()
+        texts = dict(zip(keys, encoded, strict=True))
+        found = {key: self._too_large(text) or self._pictures.get(key) for key, text in texts.items()}
+        missing = [key for key, each in found.items() if each is None]
         if missing:
             with self._executor.admitted(), self._store.reserve(client.name, len(missing) * self._most) as reservation:
                 for key in missing:
-                    index = keys.index(key)
-                    work = partial(self._decode, encoded[index], index, reservation, whole=key.whole)
-                    pictures[key] = await self._once(client, key, work)
-        return [picture for key in keys if (picture := pictures[key]) is not None]
+                    work = partial(self._decode, texts[key], reservation, whole=key.whole)
+                    found[key] = await self._once(client, key, work)
+        for key in (Counter(keys) - Counter(missing)).elements():  # `_once` has counted the others
+            self._count_found(found[key])
+        return [each for key in keys if (each := found[key]) is not None]
 
     def close(self) -> None:
         """Decode nothing more, and end the processes. The store stays open."""
@@ -98,41 +99,43 @@ class ImageDecoder:
         self._digests.close()
         self._executor.close()
 
-    def _check(self, encoded: Sequence[str]) -> None:
-        if len(encoded) > (most := self.limits.images):
-            raise ImageProblem(
-                "too_many_images",
-                f"The request has {len(encoded)} images; the limit is {most}. Leave out some images.",
-                most,
-            )
-        for index, text in enumerate(encoded):
-            # The process counts the bytes exactly. A text of line breaks alone is refused here.
-            if (nbytes := len(text) * 3 // 4) > self.limits.file_bytes * _LINE_BREAKS + _PADDING:
-                raise too_many_bytes(nbytes, self.limits, index)
+    def _too_large(self, text: str) -> ImageProblem | None:
+        """Return the problem with a text that is too long. The process counts the bytes exactly; a text of line breaks
+        alone is refused here."""
+        nbytes = len(text) * 3 // 4
+        if nbytes <= self.limits.file_bytes * _LINE_BREAKS + _PADDING:
+            return None
+        return too_many_bytes(nbytes, self.limits)
 
-    async def _once(self, client: Client, key: _Key, work: Callable[[], Picture]) -> Picture:
-        """Return the picture that `work` makes, unless another request of the client makes it in the meantime.
+    def _count_found(self, found: Picture | ImageProblem | None) -> None:
+        if isinstance(found, Picture):
+            self._metrics.image_found()
+
+    async def _once(
+        self, client: Client, key: _Key, work: Callable[[], Picture | ImageProblem]
+    ) -> Picture | ImageProblem:
+        """Return the answer of `work`, unless another request of the client gets it in the meantime.
 
         Requests of other clients are not waited for: their turn may come later.
         """
         own = client.name, key
         while (busy := self._in_work.get(own)) is not None:
             await busy.wait()
-        if (picture := self._pictures.get(key)) is not None:
-            self._metrics.image_found()
-            return picture
+        if (found := self._pictures.get(key)) is not None:
+            self._count_found(found)
+            return found
         self._in_work[own] = asyncio.Event()
         try:
-            picture = await self._executor.run(work)
+            made = await self._executor.run(work)
         finally:
             self._in_work.pop(own).set()
         if self._pictures.get(key) is None:  # a client of the same scope may have decoded the image
-            nbytes = len(picture.tiles) * self._store.settings.tile_bytes
-            self._pictures.put(client.name.encode(), key, picture, nbytes)
-        return picture
+            tiles = len(made.tiles) if isinstance(made, Picture) else 0
+            self._pictures.put(client.name.encode(), key, made, tiles * self._store.settings.tile_bytes)
+        return made
 
-    def _decode(self, text: str, index: int, reservation: Reservation, *, whole: bool) -> Picture:
-        """Return the picture, whose pixels are in the store; runs in a thread."""
+    def _decode(self, text: str, reservation: Reservation, *, whole: bool) -> Picture | ImageProblem:
+        """Return the picture, whose pixels are in the store, or the problem with the image; runs in a thread."""
         head = exchange.WHOLE if whole else exchange.SPLIT
         try:
             with self._idle_worker() as worker:
@@ -141,7 +144,7 @@ class ImageDecoder:
             seconds = time.monotonic() - begin
             answer, tiles = exchange.decode(data, self._store.settings.tile_bytes)
         except BeyondLimits as error:
-            raise ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}", index) from None
+            return ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}")
         except WorkFailed as error:
             raise NotReady(f"Images cannot be decoded: {error}.") from error
         except WorkerUnavailable as error:
@@ -149,7 +152,7 @@ class ImageDecoder:
         except ValueError as error:
             raise NotReady(f"The image decoder gave a wrong answer: {error}. Retry later.") from error
         if answer.problem is not None:
-            raise ImageProblem(answer.problem, answer.message, index)
+            return ImageProblem(answer.problem, answer.message)
         self._metrics.image_decoded(seconds)
         return Picture(answer.rows, answer.cols, tuple(reservation.write(tile) for tile in tiles))
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from numaserve.server.scheduler.images import Tile
 
-ProblemCode = Literal["invalid_image", "image_too_large", "too_many_images"]
+ProblemCode = Literal["invalid_image", "image_too_large"]
 SMALLER = "Send a smaller image."
 
 
@@ -34,14 +34,13 @@ class ImageLimits:
 class ImageProblem(Exception):
     """An image that cannot be used; the message is for the client."""
 
-    def __init__(self, code: ProblemCode, message: str, index: int = 0) -> None:
-        """Store the error's `code` in the API, and the `index` of the image among those to decode."""
+    def __init__(self, code: ProblemCode, message: str) -> None:
+        """Store the error's `code` in the API."""
         super().__init__(message)
         self.code: ProblemCode = code
-        self.index = index
 
 
-def too_many_bytes(nbytes: int, limits: ImageLimits, index: int = 0) -> ImageProblem:
+def too_many_bytes(nbytes: int, limits: ImageLimits) -> ImageProblem:
     """Return the error for an image file of `nbytes`."""
     message = f"The image has {nbytes} bytes; the limit is {limits.file_bytes} bytes. {SMALLER}"
-    return ImageProblem("image_too_large", message, index)
+    return ImageProblem("image_too_large", message)

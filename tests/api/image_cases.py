@@ -61,19 +61,20 @@ class FakeDecoder:
 
     async def decode(
         self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
-    ) -> list[Picture]:
+    ) -> list[Picture | ImageProblem]:
         self.calls.append((tuple(encoded), scope))
-        if BAD in encoded:
-            raise ImageProblem("invalid_image", DAMAGED, encoded.index(BAD))
-        pictures = [_picture(text, split=index not in whole) for index, text in enumerate(encoded)]
+        found = [_found(text, split=index not in whole) for index, text in enumerate(encoded)]
+        pictures = [each for each in found if isinstance(each, Picture)]
         self.made += [weakref.ref(tile) for picture in pictures for tile in picture.tiles]
-        return pictures
+        return found
 
     def close(self) -> None:
         pass
 
 
-def _picture(text: str, *, split: bool) -> Picture:
+def _found(text: str, *, split: bool) -> Picture | ImageProblem:
+    if text == BAD:
+        return ImageProblem("invalid_image", DAMAGED)
     rows, cols, count = (1, 2, 3) if text == WIDE and split else (0, 0, 1)
     return Picture(rows, cols, tuple(Tile(number, text.encode()) for number in range(count)))
 

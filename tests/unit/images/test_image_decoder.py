@@ -48,8 +48,24 @@ def decoder() -> Iterator[ImageDecoder]:
 async def decode(
     decoder: ImageDecoder, *texts: str, client: Client = ONE, scope: CacheScope = COMMON_SCOPE
 ) -> list[Picture]:
+    """The pictures of good images."""
+    found = await answers(decoder, *texts, client=client, scope=scope)
+    pictures = [each for each in found if isinstance(each, Picture)]
+    assert pictures == found
+    return pictures
+
+
+async def answers(
+    decoder: ImageDecoder, *texts: str, client: Client = ONE, scope: CacheScope = COMMON_SCOPE
+) -> list[Picture | ImageProblem]:
     CALLER.set(client)
     return await decoder.decode(texts, scope, client)
+
+
+def problem_of(found: Picture | ImageProblem) -> tuple[str, str]:
+    """The code and the message of an image that cannot be used."""
+    assert isinstance(found, ImageProblem)
+    return found.code, str(found)
 
 
 def pixels(decoder: ImageDecoder, picture: Picture) -> list[bytes]:
@@ -72,6 +88,7 @@ async def test_the_pixels_of_each_image_are_in_the_store_in_order(decoder: Image
     assert pictures[0] is pictures[2]  # decoded once
     split, whole = await decoder.decode(texts[:1] * 2, COMMON_SCOPE, ONE, whole=frozenset({1}))
     assert split is pictures[0]
+    assert isinstance(whole, Picture)
     assert (whole.rows, whole.cols) == (0, 0)
     single = replace(SETTINGS, split=False)
     assert pixels(decoder, whole) == to_tiles(in_file(pattern(90, 70)), single, LIMITS)[1]
@@ -94,8 +111,8 @@ async def test_a_scope_finds_its_images_again_and_no_other_scope_does(decoder: I
 async def test_images_that_are_decoded_and_found_are_counted(decoder: ImageDecoder) -> None:
     await decode(decoder, encoded(1), encoded(2), encoded(1))
     await decode(decoder, encoded(2))
-    with pytest.raises(ImageProblem):
-        await decode(decoder, BAD)
+    await answers(decoder, BAD, BAD)
+    await answers(decoder, BAD)
 
     def value(name: str, **labels: str) -> float | None:
         return decoder._metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
@@ -106,19 +123,26 @@ async def test_images_that_are_decoded_and_found_are_counted(decoder: ImageDecod
     assert (value("numaserve_image_decode_seconds_sum") or 0) > 0
 
 
-async def test_the_error_names_the_image_and_the_other_images_are_found_later(decoder: ImageDecoder) -> None:
-    with pytest.raises(ImageProblem, match="format is unknown") as found:
-        await decode(decoder, encoded(), BAD, BAD)
-    assert (found.value.code, found.value.index) == ("invalid_image", 1)
-    with pytest.raises(ImageProblem, match=r"The request has 5 images; the limit is 4\. Leave out") as found:
-        await decode(decoder, *[encoded()] * 5)
-    assert found.value.code == "too_many_images"
-    with pytest.raises(ImageProblem, match=r"bytes; the limit is 1048576 bytes\. Send a smaller") as found:
-        await decode(decoder, encoded(), "A" * (1 << 21))
-    assert (found.value.code, found.value.index) == ("image_too_large", 1)
+async def test_a_bad_image_has_a_problem_in_its_place_and_the_others_have_pictures(decoder: ImageDecoder) -> None:
+    first, bad, same, large, second = await answers(decoder, encoded(), BAD, BAD, "A" * (1 << 21), encoded(1))
+    assert isinstance(first, Picture) and isinstance(second, Picture)
+    assert problem_of(bad) == problem_of(same)
+    code, message = problem_of(bad)
+    assert code == "invalid_image" and "format is unknown" in message
+    code, message = problem_of(large)
+    assert code == "image_too_large" and "bytes; the limit is 1048576 bytes. Send a smaller" in message
+
+
+async def test_the_problem_with_an_image_is_found_again_in_its_scope_alone(decoder: ImageDecoder) -> None:
+    (bad,) = await answers(decoder, BAD)
     for pid in pids(decoder):
-        os.kill(pid, signal.SIGSTOP)
-    assert len(await decode(decoder, encoded())) == 1
+        os.kill(pid, signal.SIGSTOP)  # nothing can be decoded
+    (again,) = await answers(decoder, BAD, client=OTHER)
+    assert again is bad
+    waiting = asyncio.create_task(answers(decoder, BAD, scope=CacheScope("group")))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    waiting.cancel()
 
 
 async def test_a_client_that_blocks_a_process_does_not_stop_others(decoder: ImageDecoder) -> None:

@@ -181,15 +181,18 @@ class StepBudget:
         return self._tower.ahead(seq, start, start + length).end - start
 
     def _with_runs(self, seq: Sequence, length: int) -> int:
-        """Return the number of a prefill's next `length` positions before the first run of the tower that does not fit.
-        The run that the next position needs is planned, and so is the first one of a step without decodes."""
+        """Return the number of a prefill's next `length` positions before the first run of the tower that does not fit;
+        next to decodes, the positions up to the next run must fit with it. The run that the next position needs is
+        planned, and so is the first one of a step without decodes."""
         if self._tower is None or not seq.request.images:
             return length
         start, limit_s = seq.position.computed, self._limit_of_runs(seq)
         runs = self._tower.ahead(seq, start, start + length).runs
         is_first = not self._tower.works and not self._has_decodes
-        for position in runs[1:] if runs and (is_first or runs[0] == start) else runs:
-            if self._total(seq, position + 1 - start) > limit_s:
+        later = runs[1:] if runs and (is_first or runs[0] == start) else runs
+        ends = [position + 1 for position in later] if self._limit_of(seq) is None else [*later[1:], start + length]
+        for position, end in zip(later, ends, strict=False):
+            if self._total(seq, end - start) > limit_s:
                 self._out_of_time = True
                 return position - start
         return length

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from image_prompts import ROWS, ask, learnt, service
+from image_prompts import PAGE, ROWS, ask, learnt, service
 from numaserve.server.scheduler.client import Client
 from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import RUN_NS, Request, Service, step_ns
@@ -58,6 +58,16 @@ def test_streams_wait_for_no_more_parts_than_a_step_has_time_for() -> None:
     assert sum(map(share, sent)) == pytest.approx(2)
     assert all(any(seq.num_tokens == 1 for seq in plan.seqs) for plan in sent)
     assert (server.scheduler.features.hits, server.scheduler.features.runs) == (hits + 1, runs + 2)
+
+
+@pytest.mark.parametrize("target_s", [0.0025, 0.004])
+@pytest.mark.parametrize("before", range(PAGE))
+def test_a_chunk_ends_before_a_run_with_which_it_would_take_too_long(target_s: float, before: int) -> None:
+    server = streaming(target_itl_s=target_s)
+    taken = [
+        step_ns(plan) + RUN_NS * share(plan) for plan in plans(server, ask(server, before, "bird", "dog", "cat", 9))
+    ]
+    assert max(taken) * 1e-9 < target_s * 1.02
 
 
 def test_without_output_tokens_runs_are_whole_also_the_rest_of_one_that_is_begun() -> None:

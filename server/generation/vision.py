@@ -19,9 +19,10 @@ class Vision:
 
 
 def placeholder_of(settings: ImageInput, tokenizer: TokenizerProtocol) -> str:
-    """Return the text of the token that stands for an image. Raises `TokenizerError` if this text is not one token."""
+    """Return the text of the token that stands for an image. Raises `TokenizerError` for a token that is not special,
+    which texts without images may have, and for one whose text is read as others."""
     text, token = tokenizer.token_text(settings.token), settings.token
-    if not text or tokenizer.encode(text, add_special_tokens=False) != [token]:
+    if token not in tokenizer.special_token_ids or tokenizer.encode(text, add_special_tokens=False) != [token]:
         raise TokenizerError(
             f"the token {token}, which stands for an image, is no special token of the tokenizer (its text is "
             f"{text!r}); download the tokenizer's files again"

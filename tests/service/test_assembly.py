@@ -1,25 +1,33 @@
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 from numaserve.server.config.serve import load_config
+from numaserve.server.connection.listen import internet_listener
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.generation.purpose import Embeds, Generates
+from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.server.service.assembly import connection_limits, make_engine
+from numaserve.server.service.assembly import Checked, connection_limits, make_engine, make_http_server
 from numaserve.server.service.http import HttpServer
 from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.planning.deployment import make_deployment
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 from tests.support.configured import bidirectional, configured, recurrent
 from tests.support.machines import machine
+
+A_MOMENT = 0.2
 
 
 def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
@@ -122,3 +130,39 @@ def test_a_bidirectional_model_has_its_prompts_packed_into_chunks_and_caches_non
     info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
     assert (info["chunked_prefill_size"], info["context_length"]) == (256, 8192)
     assert info["enable_prefix_cache"] is False
+
+
+@pytest.mark.parametrize("kept_open", [False, True])
+async def test_requests_wait_for_the_model_only_at_a_socket_that_is_kept_open(kept_open: bool) -> None:
+    config = load_config({"model": "demo"})
+    deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
+    checked = Checked(
+        config,
+        None,
+        machine(4),
+        deployment,
+        Path("model"),
+        ByteTokenizer(),
+        vocab_size=100,
+        images=None,
+        purpose=Generates(),
+        sampling_defaults=Sampling(),
+        tool_format=None,
+        reasoning_format=None,
+        response_template=None,
+        key_sources=KeySources(None),
+    )
+    engine: Any = FakeEngine()
+    with internet_listener(socket.create_server(("127.0.0.1", 0)), None, kept_open=kept_open) as listener:
+        server = make_http_server(checked, engine, [listener])
+        serving = asyncio.create_task(server.run_until_stopped())
+        try:
+            async with AsyncClient(base_url=listener.url, timeout=20) as client:
+                asked = asyncio.create_task(client.get("/livez"))
+                answered, _ = await asyncio.wait([asked], timeout=A_MOMENT if kept_open else None)
+                assert bool(answered) != kept_open
+                server.listen()
+                assert (await asked).status_code == 200
+        finally:
+            server.stop()
+            await serving

@@ -1,6 +1,6 @@
 """``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named, in turn; JSON goes to bench-results/.
 
-All but the last six are commands of ``numaserve bench``.
+All but the last seven are commands of ``numaserve bench``.
 """
 
 import argparse
@@ -37,6 +37,7 @@ COMMANDS = {
         [sys.executable, str(Path(__file__).with_name("bench_verification.py")), *model]
         for model in (["--model", "demo"], *(["--shape", "llama-1b", "--quantization", each] for each in FORMATS))
     ],
+    "images": [[sys.executable, "-m", "tests.bench.bench_images"]],
     "spans": [[sys.executable, str(Path(__file__).with_name("bench_spans.py"))]],
     AMX: [[sys.executable, str(Path(__file__).with_name("bench_amx.py"))]],
 }

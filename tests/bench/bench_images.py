@@ -1,0 +1,298 @@
+"""Images: the time to the first token, the speed of the vision tower, and the cost to other clients.
+
+python -m tests.bench.bench_images [--tp 1 2] [--table first-token tower streams event-loop] [--json FILE]
+python -m tests.bench.bench_images --url http://127.0.0.1:8080
+
+The model has SmolVLM-500M's shape and random weights (`vision_model.py`). Each image is new, unless it is that of a
+second turn. With --url the first table is that of a running server with OpenAI's chat API, such as llama-server, and
+nothing is started.
+"""
+
+import argparse
+import asyncio
+import base64
+import io
+import json
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numaserve.server.cli.bench_report import MachineReport
+from numaserve.server.loadtest.client import Client
+from numaserve.server.loadtest.options import Traffic, Workload
+from numaserve.server.loadtest.runner import Bench
+from numaserve.server.loadtest.target import open_target
+from numaserve.server.loadtest.workload.requests import BenchRequest
+from numaserve.server.profiling.figures import RankFigures, best_of, between
+from numaserve.server.profiling.remote import Remote
+from numaserve.workers.bench.rows import Figure, Row, Rows
+from PIL import Image
+
+from tests.bench.bench_serving import Samples, Server, growth, serving
+from tests.bench.vision_model import TILE, write
+
+PROMPT_TOKENS = 1024  # of a text prompt with as many rows as a tile has patches
+TEXT_OUTPUT = 8
+STREAMS, STREAM_PROMPT, STREAM_TOKENS = 8, 32, 400
+MOST_IMAGES = 3  # while the streams last
+LEAD_S = 1.0  # of the streams before the images
+VOCABULARY = range(100, 40_000)
+LARGEST = 2 * TILE  # pixels of a side, by the default of --max-image-pixels
+FILE_SIDE = 2600  # pixels of a side of a file of 20 MB
+PING_S = 0.002
+PATIENCE_S = 300.0
+PRODUCTS = ("linear", "linear_partial", "up", "gate_up")
+
+Messages = list[dict[str, Any]]
+
+
+def image_url(rng: np.random.Generator, side: int = TILE) -> str:
+    """Return a new image as a data URL: a coarse pattern with a little noise, as a photograph has."""
+    pattern = Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).resize(
+        (side, side), Image.Resampling.BICUBIC
+    )
+    noise = rng.integers(-8, 9, (side, side, 3))
+    return _png_url(np.asarray(pattern).astype(np.int16) + noise)
+
+
+def _png_url(pixels: np.ndarray) -> str:
+    file = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def question(url: str) -> Messages:
+    """Return a conversation that asks about an image."""
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What does the image show?"}]
+    return [{"role": "user", "content": parts}]
+
+
+def ask(url: str, messages: Messages, tokens: int = TEXT_OUTPUT) -> tuple[float, str]:
+    """Return the seconds to the first token of an answer, and the answer."""
+    body = {"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    data = json.dumps(body).encode()
+    first, answer, begin = None, "", time.perf_counter()
+    with httpx.stream("POST", f"{url}/v1/chat/completions", content=data, headers=_JSON, timeout=PATIENCE_S) as reply:
+        reply.raise_for_status()
+        for line in reply.iter_lines():
+            if line.startswith("data: {") and (choices := json.loads(line[6:])["choices"]):
+                text = choices[0]["delta"].get("content") or ""
+                if text and first is None:
+                    first = time.perf_counter() - begin
+                answer += text
+    if first is None:
+        raise RuntimeError(f"{url}: the answer has no text")
+    return first, answer
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def first_tokens(url: str, rounds: int, rng: np.random.Generator) -> list[tuple[float, Messages]]:
+    """Return the seconds to the first token about new images, and each conversation so far."""
+    found = []
+    for number in range(rounds + 1):
+        messages = question(image_url(rng))
+        seconds, answer = ask(url, messages)
+        if number:  # the first one is slower
+            found.append((seconds, [*messages, {"role": "assistant", "content": answer}]))
+    return found
+
+
+def bench_first_token(name: str, url: str, rounds: int, rng: np.random.Generator) -> Row:
+    """Measure requests with a new image."""
+    return Row("first token", {"server": name}, _spread([each for each, _ in first_tokens(url, rounds, rng)]))
+
+
+def bench_turns(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
+    """Measure requests with a new image, and a second turn about each."""
+    server_url = server.url
+    first_tokens(server_url, 2, rng)  # the server learns what steps take
+    before = server.samples()
+    first = first_tokens(server_url, rounds, rng)
+    between_turns = server.samples()
+    second = [ask(server_url, [*messages, {"role": "user", "content": "Go on."}])[0] for _, messages in first]
+    after = server.samples()
+    firsts = [each for each, _ in first]
+    spent = _spent(before, between_turns, rounds + 1)
+    yield Row("first token", {"tp": tp, "turn": 1}, _spread(firsts) | spent)
+    yield Row(
+        "first token",
+        {"tp": tp, "turn": 2},
+        _spread(second)
+        | _spent(between_turns, after, rounds)
+        | {"of_first_turn": statistics.median(second) / statistics.median(firsts)},
+    )
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, Figure]:
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return {"ttft_ms": middle * 1e3, "quartile_1_ms": low * 1e3, "quartile_3_ms": high * 1e3}
+
+
+def _spent(before: Samples, after: Samples, requests: int) -> dict[str, Figure]:
+    """Return the parts of a request's time that the server counts."""
+    decode = growth(before, after, "image_decode_seconds_sum")
+    return {
+        "decodes": growth(before, after, "image_decode_seconds_count"),
+        "decode_ms": decode / requests * 1e3,
+        "tower_ms": growth(before, after, "vision_tower_seconds_total") / requests * 1e3,
+    }
+
+
+def bench_tower(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
+    """Measure products and attention of the tower, and those of text prompts of as many rows."""
+    words = random.Random(int(rng.integers(1 << 30)))
+
+    def text() -> None:
+        body = {"prompt": words.choices(VOCABULARY, k=PROMPT_TOKENS), "max_tokens": 1, "temperature": 0}
+        httpx.post(f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S).raise_for_status()
+
+    remote = Remote(server.url, None)
+    profiles = [remote.profile(ceilings=True)]
+    for _ in range(rounds):
+        for work in (lambda: ask(server.url, question(image_url(rng)), 1), text):
+            work()
+            profiles.append(remote.profile())
+    profiles.append(remote.profile(ceilings=True))
+    ceilings = best_of(profiles[0][0].ceilings, profiles[-1][0].ceilings)
+    peak = ceilings.flops_s["bf16"] if ceilings else 0.0
+    of_image, of_text = (
+        [between(*pair)[0] for pair in zip(profiles[first:-2:2], profiles[first + 1 : -1 : 2], strict=True)]
+        for first in (0, 1)
+    )
+    for name, steps, prefix in (("tower", of_image, "tower "), ("text", of_text, "")):
+        for part, names in (("products", PRODUCTS), ("attention", ("attention",))):
+            rates = [_flops_s(each, [prefix + operation for operation in names]) for each in steps]
+            rate = statistics.median(rates)
+            figures = {"gflop_s": rate / 1e9, "best_gflop_s": max(rates) / 1e9}
+            yield Row(
+                "tower", {"tp": tp, "rows": name, "part": part}, figures | {"of_peak": rate / peak if peak else None}
+            )
+
+
+def _flops_s(figures: RankFigures, names: Sequence[str]) -> float:
+    found = [each for each in figures.operations if each.name in names]
+    return sum(each.flops for each in found) / sum(each.ns for each in found) * 1e9
+
+
+def bench_streams(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
+    """Measure the gaps of streams, alone and while the server answers about images of the largest allowed size."""
+    asyncio.run(_streams(server.url, 1, rng))  # the server learns what steps take
+    for images in (0, min(rounds, MOST_IMAGES)):
+        gaps, seconds = asyncio.run(_streams(server.url, images, rng))
+        p50, p99 = (float(each) * 1e3 for each in np.quantile(gaps, (0.5, 0.99)))
+        figures = {"gap_p50_ms": p50, "gap_p99_ms": p99, "gap_max_ms": max(gaps) * 1e3, "gaps": len(gaps)}
+        ttft = statistics.median(seconds) * 1e3 if seconds else None
+        yield Row("streams", {"tp": tp, "streams": STREAMS, "images": images}, figures | {"image_ttft_ms": ttft})
+
+
+async def _streams(url: str, images: int, rng: np.random.Generator) -> tuple[list[float], list[float]]:
+    """Return the gaps of streams and the seconds to the first tokens about images, one after the other. With images,
+    only the gaps meanwhile count."""
+    words, seconds, traffic = random.Random(int(rng.integers(1 << 30))), [], Traffic(warmup_requests=0)
+    questions = [question(image_url(rng, LARGEST)) for _ in range(images)]
+    begin, end = -math.inf, math.inf
+    async with open_target(url, traffic) as target:
+        client = (await Bench.connect(target, Workload(), traffic)).client
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_stream(client, words)) for _ in range(STREAMS)]
+            await asyncio.sleep(LEAD_S)
+            for number, messages in enumerate(questions):
+                begin = begin if number else time.perf_counter()
+                seconds.append((await asyncio.to_thread(ask, url, messages, 1))[0])
+                end = time.perf_counter()
+    found = [pair for task in tasks for pair in pairwise(task.result())]
+    return [after - before for before, after in found if begin <= after and before <= end], seconds
+
+
+async def _stream(client: Client, words: random.Random) -> list[float]:
+    """Return the moments of a stream's tokens."""
+    prompt, begin = words.choices(VOCABULARY, k=STREAM_PROMPT), time.perf_counter()
+    outcome = await client.complete(BenchRequest(prompt, STREAM_PROMPT, STREAM_TOKENS))
+    if outcome.error is not None:
+        raise RuntimeError(outcome.error)
+    return list(accumulate(outcome.itls_s, initial=begin + outcome.ttft_s))
+
+
+def bench_event_loop(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
+    """Measure the longest answers of /health, alone and while the body of an image of 20 MB arrives."""
+    url = _png_url(rng.integers(0, 256, (FILE_SIDE, FILE_SIDE, 3)))
+    bodies = [json.dumps({"messages": question(url), "max_tokens": number + 1}).encode() for number in range(rounds)]
+    path = f"{server.url}/v1/chat/completions"
+    client = httpx.Client(timeout=PATIENCE_S, headers=_JSON)
+    cases: list[tuple[str, Callable[[], object]]] = [("none", lambda: time.sleep(1.0))]
+    cases += [("20 MB", lambda data=data: client.post(path, content=data).raise_for_status()) for data in bodies]
+    for name, work in cases:
+        pings = asyncio.run(_pings(server.url, work))
+        figures = {"ping_p50_ms": statistics.median(pings) * 1e3, "ping_max_ms": max(pings) * 1e3, "pings": len(pings)}
+        yield Row("event loop", {"tp": tp, "image": name}, figures)
+
+
+async def _pings(url: str, work: Callable[[], object]) -> list[float]:
+    """Return the seconds of answers of /health while a thread works."""
+    seconds: list[float] = []
+    async with httpx.AsyncClient() as client:
+        await client.get(f"{url}/health")
+        working = asyncio.create_task(asyncio.to_thread(work))
+        while not working.done():
+            begin = time.perf_counter()
+            (await client.get(f"{url}/health", timeout=PATIENCE_S)).raise_for_status()
+            seconds.append(time.perf_counter() - begin)
+            await asyncio.sleep(PING_S)
+        await working
+    return seconds
+
+
+# The checkpoint of each table: one that makes a tile of an image, or one that splits images.
+TABLES = {
+    "first-token": ("whole", bench_turns),
+    "tower": ("whole", bench_tower),
+    "streams": ("split", bench_streams),
+    "event-loop": ("whole", bench_event_loop),
+}
+
+
+def _rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Rows]:
+    rng = np.random.default_rng(time.monotonic_ns())  # a server that runs already may know images of a fixed seed
+    if arguments.url:
+        yield iter([bench_first_token(arguments.url, arguments.url, arguments.rounds, rng)])
+        return
+    for tp in arguments.tp:
+        for table in arguments.table:
+            name, bench = TABLES[table]
+            with serving(str(folder / name), tp, ("--kv-cache-gib", "1", *arguments.serve)) as server:
+                yield bench(server, tp, arguments.rounds, rng)
+
+
+def main() -> int:
+    """Measure the model on every number of ranks, or a running server."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="folder that `vision_model.write` has filled")
+    parser.add_argument("--tp", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--table", nargs="+", choices=[*TABLES], default=[*TABLES])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--url", help="a running server, in place of all this")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("serve", nargs="*", help="options of the server")
+    arguments = parser.parse_args()
+    with MachineReport("images", arguments.json) as report, tempfile.TemporaryDirectory() as made:
+        folder = arguments.model or Path(made)
+        if not arguments.url and arguments.model is None:
+            write(folder)
+        for rows in _rows(arguments, folder):
+            report.add(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,8 @@ from scheduler_simulation import RUN_NS, Request, Service, step_ns
 from tests.support.scheduler_integrity import check_integrity
 
 PARTS = (0.2, 0.1, 0.1, 0.2, 0.1, 0.1, 0.2)
-TARGET_S = 0.0016  # of the output token, and of about half a run
+FILLED_S = 0.0016  # of the output token, and of about half a run
+TARGET_S = FILLED_S / 0.8  # a fifth is the reserve for steps that take longer than predicted
 
 
 def streaming(**limits: object) -> Service:
@@ -51,7 +52,7 @@ def test_streams_wait_for_no_more_parts_than_a_step_has_time_for() -> None:
     request = ask(server, "cat", "dog", "cat", 3)
     sent = list(plans(server, request))
     taken = [step_ns(plan) + RUN_NS * share(plan) for plan in sent if plan.tower]
-    assert max(taken) * 1e-9 < TARGET_S * 1.02
+    assert max(taken) * 1e-9 < FILLED_S * 1.02
     assert len(taken) < 7  # parts of a step fill its time
     works = [work for plan in sent for work in plan.tower or []]
     assert len(works) > 2

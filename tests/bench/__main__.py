@@ -1,6 +1,6 @@
 """``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named, in turn; JSON goes to bench-results/.
 
-All but the last seven are commands of ``numaserve bench``.
+The first four are commands of ``numaserve bench``.
 """
 
 import argparse

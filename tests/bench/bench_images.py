@@ -10,9 +10,6 @@ nothing is started.
 
 import argparse
 import asyncio
-import base64
-import io
-import json
 import math
 import random
 import statistics
@@ -22,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -35,13 +31,12 @@ from numaserve.server.loadtest.workload.requests import BenchRequest
 from numaserve.server.profiling.figures import RankFigures, best_of, between
 from numaserve.server.profiling.remote import Remote
 from numaserve.workers.bench.rows import Figure, Row, Rows
-from PIL import Image
 
 from tests.bench.bench_serving import Samples, Server, growth, serving
+from tests.bench.image_requests import JSON, PATIENCE_S, Messages, ask, image_url, png_url, question, request
 from tests.bench.vision_model import TILE, write
 
 PROMPT_TOKENS = 1024  # of a text prompt with as many rows as a tile has patches
-TEXT_OUTPUT = 8
 STREAMS, STREAM_PROMPT, STREAM_TOKENS = 8, 32, 400
 MOST_IMAGES = 3  # while the streams last
 LEAD_S = 1.0  # of the streams before the images
@@ -49,56 +44,7 @@ VOCABULARY = range(100, 40_000)
 LARGEST = 2 * TILE  # pixels of a side, by the default of --max-image-pixels
 FILE_SIDE = 2600  # pixels of a side of a file of 20 MB
 PING_S = 0.002
-PATIENCE_S = 300.0
 PRODUCTS = ("linear", "linear_partial", "up", "gate_up")
-
-Messages = list[dict[str, Any]]
-
-
-def image_url(rng: np.random.Generator, side: int = TILE) -> str:
-    """Return a new image as a data URL: a coarse pattern with a little noise, as a photograph has."""
-    pattern = Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).resize(
-        (side, side), Image.Resampling.BICUBIC
-    )
-    noise = rng.integers(-8, 9, (side, side, 3))
-    return _png_url(np.asarray(pattern).astype(np.int16) + noise)
-
-
-def _png_url(pixels: np.ndarray) -> str:
-    file = io.BytesIO()
-    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def question(url: str) -> Messages:
-    """Return a conversation that asks about an image."""
-    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What does the image show?"}]
-    return [{"role": "user", "content": parts}]
-
-
-def request(messages: Messages, tokens: int = TEXT_OUTPUT) -> bytes:
-    """Return the body of a request. It is made before anything is measured: an image takes milliseconds."""
-    body = {"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-    return json.dumps(body).encode()
-
-
-def ask(url: str, data: bytes) -> tuple[float, str]:
-    """Return the seconds to the first token of an answer, and the answer."""
-    first, answer, begin = None, "", time.perf_counter()
-    with httpx.stream("POST", f"{url}/v1/chat/completions", content=data, headers=_JSON, timeout=PATIENCE_S) as reply:
-        reply.raise_for_status()
-        for line in reply.iter_lines():
-            if line.startswith("data: {") and (choices := json.loads(line[6:])["choices"]):
-                text = choices[0]["delta"].get("content") or ""
-                if text and first is None:
-                    first = time.perf_counter() - begin
-                answer += text
-    if first is None:
-        raise RuntimeError(f"{url}: the answer has no text")
-    return first, answer
-
-
-_JSON = {"Content-Type": "application/json"}
 
 
 def first_tokens(url: str, rounds: int, rng: np.random.Generator) -> list[tuple[float, Messages]]:
@@ -236,10 +182,10 @@ async def _stream(client: Client, words: random.Random) -> list[float]:
 
 def bench_event_loop(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
     """Measure the longest answers of /health, alone and while the body of an image of 20 MB arrives."""
-    url = _png_url(rng.integers(0, 256, (FILE_SIDE, FILE_SIDE, 3)))
+    url = png_url(rng.integers(0, 256, (FILE_SIDE, FILE_SIDE, 3)))
     bodies = [request(question(url), number + 1) for number in range(rounds)]
     path = f"{server.url}/v1/chat/completions"
-    client = httpx.Client(timeout=PATIENCE_S, headers=_JSON)
+    client = httpx.Client(timeout=PATIENCE_S, headers=JSON)
     cases: list[tuple[str, Callable[[], object]]] = [("none", lambda: time.sleep(1.0))]
     cases += [("20 MB", lambda data=data: client.post(path, content=data).raise_for_status()) for data in bodies]
     for name, work in cases:

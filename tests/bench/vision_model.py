@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import transformers as hf
 
+from tests.demo_images.checkpoint import TEMPLATE
 from tests.support.demo import demo_model
 from tests.support.vision import FAKE, GLOBAL, PLACEHOLDER
 
@@ -13,13 +14,6 @@ TILE = 512  # pixels of a side
 _TILES = 4  # of a side of the largest image
 _PLACES = 6  # tiles of a side that have tokens of their own
 _VOCABULARY = 49280
-_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 def write(folder: Path) -> None:
@@ -32,7 +26,7 @@ def write(folder: Path) -> None:
     sides = range(1, _PLACES + 1)
     places = [f"<row_{row}_col_{col}>" for row in sides for col in sides]
     tokenizer.add_special_tokens({"additional_special_tokens": [GLOBAL, *places, FAKE, PLACEHOLDER]})
-    tokenizer.chat_template = _TEMPLATE
+    tokenizer.chat_template = TEMPLATE
     torch.manual_seed(0)
     config = _config(tokenizer.convert_tokens_to_ids(PLACEHOLDER))
     model = hf.AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)

@@ -47,7 +47,7 @@ _SPECIAL = ("<fake_token_around_image>", "<global-img>", "<image>")  # in place 
 _FIRST_ID = 3
 _FAINT = 0.1  # of the embedding of a space: the tokens around an image say little
 _FOLDER = Path(__file__).resolve().parents[2] / "build" / "demo-images"
-_TEMPLATE = (
+TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
     "{% else %}{% for part in message['content'] %}"
@@ -130,7 +130,7 @@ def connect(model: hf.SmolVLMForConditionalGeneration, names: torch.Tensor) -> N
 
 
 def _write_tokenizer(tokenizer: hf.PreTrainedTokenizerBase, folder: Path) -> None:
-    tokenizer.chat_template = _TEMPLATE
+    tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer.json"
     data = json.loads(path.read_text())

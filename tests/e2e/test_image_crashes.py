@@ -44,10 +44,6 @@ def part(file: bytes) -> dict[str, Any]:
     return image_part(file, detail="low")  # one tile
 
 
-def text(index: int) -> dict[str, Any]:
-    return {"type": "text", "text": f"Story {index}."}
-
-
 async def answers(server: RealServer, asked: list[dict[str, Any]], victim: int | None = None) -> list[list[Any]]:
     """The tokens of each answer with their log-probabilities. The worker `victim` is killed when the answers have some
     tokens."""

@@ -1,28 +1,17 @@
 """The division of one step's tokens, logit rows and time among sequences."""
 
-import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from collections.abc import Sequence as ListOf
 from typing import NamedTuple
 
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import StepWork
-from numaserve.server.scheduler.sequence import (
-    DEFAULT_SPLIT_COST,
-    DEFAULT_TARGET_ITL_S,
-    DEFAULT_TARGET_STEPS,
-    ECONOMICAL_STEP_S,
-    SchedulerConfig,
-    Sequence,
-)
+from numaserve.server.scheduler.sequence import ECONOMICAL_STEP_S, SchedulerConfig, Sequence
+from numaserve.server.scheduler.step_time import StepTime
 from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.reports import NO_DRAFT, Draft
 
 # The part of the limit on a step with decodes that runs of the vision tower may fill. Their parts fill it closely, and
 # one step in ten takes longer than predicted, because images are decoded on the same cores.
 _RUNS_SHARE = 0.8
-_PIECES = 4  # of a page, where a page takes too long: smaller ones would leave more of the kernels' tiles empty
 
 
 class Chunk(NamedTuple):
@@ -75,16 +64,10 @@ class StepBudget:
         # What is left of the shortest limit on a step; where that is the only limit, the same as `_tokens`.
         self._short = config.shortest_limit
         self._rows = config.capacity.max_logit_rows
-        self._page_size = config.page_size
-        self._target_s = config.target_itl_s
-        self._costs = costs
-        self._work = work
-        self._draft_costs = draft_costs
+        self._time = StepTime(config, costs, work, draft_costs, tower)
         self._tower = tower
         self._has_decodes = False
         self._has_prefill = False
-        self._decodes_s: float | None = None
-        self._limit_s: float | None = None
         self._out_of_time = False
 
     @property
@@ -115,7 +98,7 @@ class StepBudget:
                 return 0.0
         left_s = None
         if limit_s is not None:
-            left_s = self._limit_of_runs(seq) - self._costs.predict(self._work.terms()) - tower.planned_s
+            left_s = self._limit_of_runs(seq) - self._time.planned_s
         share = tower.add_parts(seq, start, left_s, least=not self._has_prefill)
         if share:
             self._has_prefill = True
@@ -160,9 +143,9 @@ class StepBudget:
         """Return the number of a prefill's next `length` positions that newcomers may wait for. The step ends with
         them if there are more."""
         least = max(self._short, 1)
-        if length <= least or self._total(seq, length) <= ECONOMICAL_STEP_S:
+        if length <= least or self._time.total(seq, length) <= ECONOMICAL_STEP_S:
             return length
-        self._tokens = max(self._fitting(seq, length, ECONOMICAL_STEP_S), least)
+        self._tokens = max(self._time.fitting(seq, length, ECONOMICAL_STEP_S), least)
         return self._tokens
 
     def _spend(self, tokens: int) -> None:
@@ -174,10 +157,10 @@ class StepBudget:
         if self._out_of_time:
             return 0
         limit_s = self._limit_of(seq)
-        if limit_s is None or self._total(seq, length) <= limit_s:
+        if limit_s is None or self._time.total(seq, length) <= limit_s:
             return length
         self._out_of_time = True
-        return self._fitting(seq, length, limit_s)
+        return self._time.fitting(seq, length, limit_s)
 
     def _with_places(self, seq: Sequence, length: int) -> int:
         """Return the number of a prefill's next `length` positions before the first tile that finds no place."""
@@ -198,16 +181,14 @@ class StepBudget:
         later = runs[1:] if runs and (is_first or runs[0] == start) else runs
         ends = [position + 1 for position in later] if self._limit_of(seq) is None else [*later[1:], start + length]
         for position, end in zip(later, ends, strict=False):
-            if self._total(seq, end - start) > limit_s:
+            if self._time.total(seq, end - start) > limit_s:
                 self._out_of_time = True
                 return position - start
         return length
 
     def _has_time(self, seq: Sequence, start: int) -> bool:
         """Return whether there is time for a page of a prompt from `start` on, and for the run there."""
-        length = min(self._page_size, len(seq.tokens) - start)
-        run_s = self._tower.seconds(seq, start, start + 1) if self._tower is not None else 0.0
-        return self._costs.predict(self._work.terms(start, length, 1)) + run_s <= self._limit_of_runs(seq)
+        return self._time.of_page(seq, start) <= self._limit_of_runs(seq)
 
     def _limit_of_runs(self, seq: Sequence) -> float:
         limit_s = self._limit_of(seq)
@@ -215,82 +196,9 @@ class StepBudget:
 
     def _limit_of(self, seq: Sequence) -> float | None:
         """Return the seconds of the step for the sake of its decodes; None if a prefill may take any time."""
-        if seq.position.resuming or not (self._has_decodes and self._costs.predicts):
+        if seq.position.resuming or not self._has_decodes:
             return None
-        if self._limit_s is None:
-            self._limit_s = self._limit(seq)
-        return self._limit_s
-
-    def _fitting(self, seq: Sequence, length: int, limit_s: float) -> int:
-        """Return the longest chunk of a sequence's next `length` positions with which the step takes at most `limit_s`
-        seconds, or the shortest chunk; all positions if there is no place to cut."""
-        start, cuts = seq.position.computed, self._cuts(seq, length, limit_s)
-        fitting = bisect_right(cuts, limit_s, key=lambda end: self._total(seq, end - start))
-        return cuts[max(fitting, 1) - 1] - start if cuts else length
-
-    def _limit(self, seq: Sequence) -> float:
-        alone = self._alone()  # before a prefill joins the decodes
-        if self._target_s is not None:
-            return self._target_s
-        return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * alone, self._economical(seq))
-
-    def _alone(self) -> float:
-        """Return the time of the decodes without a prefill, as predicted when a prefill first asks."""
-        if self._decodes_s is None:
-            self._decodes_s = self._costs.predict(self._work.terms())
-        return self._decodes_s
-
-    def _economical(self, seq: Sequence) -> float:
-        """Return the time of the step with the shortest chunk whose tokens cost little more than in the longest one.
-
-        The longest one fills a step of `least_step_tokens` tokens: streams do not wait longer because the server has
-        memory for longer steps. Most chunks read nearly all experts of a large mixture, however few tokens they have.
-        Shorter chunks would halve the throughput, and all streams would wait longer in total.
-        """
-        start, cuts = seq.position.computed, self._cuts(seq, min(self._short, self._tokens), math.inf)
-        if not cuts:
-            return 0.0
-
-        def cost(end: int) -> float:
-            return (self._seconds(seq, end - start) - self._alone()) / (end - start)
-
-        end = cuts[shortest_economical(cuts, cost, DEFAULT_SPLIT_COST)]
-        return self._seconds(seq, end - start)
-
-    def _cuts(self, seq: Sequence, length: int, limit_s: float) -> list[int]:
-        """Return where a chunk of a sequence's next `length` positions may end, ascending: inside the first page, if
-        the step can take at most `limit_s` seconds, and at the ends of whole pages."""
-        start, size = seq.position.computed, self._page_size
-        first_end, piece = (start // size + 1) * size, max(1, size // _PIECES)
-        page_ends = range(first_end, start + length + 1, size)
-        if self._alone() >= limit_s:
-            return [*page_ends]
-        least_s = 2 * self._alone()
-        inside = range((start // piece + 1) * piece, min(first_end, start + length + 1), piece)
-        shortest = bisect_left(inside, least_s, key=lambda end: self._seconds(seq, end - start))
-        return [*inside[shortest:], *page_ends]
-
-    def _total(self, seq: Sequence, length: int) -> float:
-        """Return the time of the step with `length` positions of `seq`, and with the tower's runs."""
-        if self._tower is None:
-            return self._seconds(seq, length)
-        start = seq.position.computed
-        return self._seconds(seq, length) + self._tower.seconds(seq, start, start + length)
-
-    def _seconds(self, seq: Sequence, length: int) -> float:
-        """Return the time of the step with `length` positions of `seq`, and without the tower."""
-        rows = length if seq.request.prompt_logprobs else 1
-        seconds = self._costs.predict(self._work.terms(seq.position.computed, length, rows))
-        if self._draft_costs is None:
-            return seconds
-        return seconds + self._draft_costs.predict(self._draft_costs.begin().terms(seq.position.computed, length))
-
-
-def shortest_economical(lengths: ListOf[int], cost: Callable[[int], float], factor: float) -> int:
-    """Return the index of the first of ascending `lengths` whose tokens cost at most `factor` times as much as with the
-    last one."""
-    most = factor * cost(lengths[-1])
-    return bisect_left(lengths, True, hi=len(lengths) - 1, key=lambda length: cost(length) <= most)
+        return self._time.limit(seq, min(self._short, self._tokens))
 
 
 def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """The limit on the tokens of a step, where the operator leaves it out."""
 
 from numaserve.server.costs.cost_model import CostModel
-from numaserve.server.scheduler.policy import shortest_economical
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts, model_seconds
+from numaserve.server.scheduler.step_time import shortest_economical
 from numaserve.workers.interface.protocol import StepResult
 from numaserve.workers.interface.step_lengths import ECONOMICAL_STEP_COST
 

@@ -1,5 +1,6 @@
 """What a weight format loses is what its arithmetic loses in transformers too, and no more."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from tests.support.parity import Distance, Subject, make_subject, served_scores,
 
 ALLOWED = 1.1
 ALLOWED_OF_INT8 = 2  # the last bit of an activation in bf16 decides on a code of 8 bits
+# Where weights have 8 bits too: a part of what the codes of activations lose. The error of a code has a variance of
+# 1/12. If the largest of 96 normally distributed values has the code 127, bf16 moves a value by 1/18 of a code on
+# average, and so changes one code of 18 by one. The root of 12 / 18 is that part.
+OTHER_CODES = 0.8
 
 
 DENSE = ("llama-untied", "qwen2", "gemma2", "gemma4", "gemma4-keys-only", "granite4-h", "lfm2", "phi3")
@@ -42,9 +47,15 @@ def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(
     assert found.disagreements <= 1.2 * played.disagreements
     assert found.mean_delta > subject.yardstick.mean_delta, "the weights were not quantized"
     if tp == 1:  # ranks may begin inside a group, and have others then
-        allowed = ALLOWED_OF_INT8 if "int8" in (formats.linear, formats.activations) else ALLOWED
         near = Distance.between(scores, same_weights)
-        assert near.mean_delta <= allowed * subject.yardstick.mean_delta
+        assert near.mean_delta <= allowed_between(formats, played.mean_delta, subject.yardstick.mean_delta)
+
+
+def allowed_between(formats: WeightFormats, played: float, yardstick: float) -> float:
+    """The distance of the same arithmetic on activations in bf16 and in fp32."""
+    if formats.linear == "int8":
+        return math.hypot(OTHER_CODES * played, yardstick)
+    return (ALLOWED_OF_INT8 if formats.activations == "int8" else ALLOWED) * yardstick
 
 
 def test_an_int8_head_loses_little_more(tmp_path: Path) -> None:

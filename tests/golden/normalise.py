@@ -23,6 +23,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]+)?")
 _VERSION = re.compile(r'("version":\s?|\bversion=)"[^"]*"')
 _PRINT = re.compile(r"numaserve-[0-9][0-9a-zA-Z.+_-]*")
 _CPUS = re.compile(r'("cpus"):\s?\[[0-9, ]*\]')
+_STARVED = re.compile(r'("starved"):\s?(?:true|false)')  # depends on what else the machine does
 _DIGEST = re.compile(r'("digest"):\s?"[^"]*"')
 
 
@@ -39,6 +40,7 @@ def normalise(text: str, *, folders: dict[str, str], loose: tuple[str, ...] = ()
     text = _VERSION.sub(r'\1"VERSION"', text)
     text = _PRINT.sub("numaserve-VERSION", text)
     text = _CPUS.sub(r"\1:CPUS", text)
+    text = _STARVED.sub(r"\1:BOOLEAN", text)
     text = _DIGEST.sub(r'\1:"DIGEST"', text)
     for pattern in loose:
         text = re.sub(pattern, "LOOSE", text)

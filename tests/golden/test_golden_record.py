@@ -10,7 +10,7 @@ from tests.golden.recording import Recording, check_root, write
 from tests.support.trees import has_commit, installed_root, root_of_commit
 
 # Moved on with each change of an answer, and with each new kind of checkpoint in the record: older trees refuse it.
-REFERENCE = "f5396720375b4462d92b4df5f8e21491e10724d5"
+REFERENCE = "87468075ee1d721b1456c8270bdb6ea8c1356248"
 _SHOWN = 20
 
 

@@ -19,6 +19,7 @@ from tests.golden.recording import write
         ('{"url":"http://127.0.0.1:4711/v1"}', '{"url":"http://ADDRESS/v1"}'),
         ('{"root":"/a/b/models/x"}', '{"root":"MODELS/x"}'),
         ('{"created_at":"2026-11-26T22:51:56.7Z","eval_duration":12}', '{"created_at":TIME,"eval_duration":TIME}'),
+        ('{"starved":true,"loaded":true}', '{"starved":BOOLEAN,"loaded":true}'),
     ],
 )
 def test_ids_times_and_places_are_left_out_and_nothing_else(text: str, expected: str) -> None:

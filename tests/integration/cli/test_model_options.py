@@ -17,6 +17,8 @@ def another(defined: ModelOption) -> Any:
     if defined.type is bool:
         return not defined.default
     kinds = [defined.type, *get_args(defined.type)]
+    if str in kinds:
+        return "any file"
     choices = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
     return next(each for each in choices if each != defined.default) if choices else defined.option.at_least
 

@@ -33,7 +33,7 @@ from numaserve.server.profiling.remote import Remote
 from numaserve.workers.bench.rows import Figure, Row, Rows
 
 from tests.bench.bench_serving import Samples, Server, growth, serving
-from tests.bench.image_requests import JSON, PATIENCE_S, Messages, ask, image_url, png_url, question, request
+from tests.bench.image_requests import JSON, PATIENCE_S, Messages, ask, new_image, of_pixels, question, request
 from tests.bench.vision_model import TILE, write
 
 PROMPT_TOKENS = 1024  # of a text prompt with as many rows as a tile has patches
@@ -51,7 +51,7 @@ def first_tokens(url: str, rounds: int, rng: np.random.Generator) -> list[tuple[
     """Return the seconds to the first token about new images, and each conversation so far."""
     found = []
     for number in range(rounds + 1):
-        messages = question(image_url(rng))
+        messages = question(new_image(rng))
         seconds, answer = ask(url, request(messages))
         if number:  # the first one is slower
             found.append((seconds, [*messages, {"role": "assistant", "content": answer}]))
@@ -110,7 +110,7 @@ def bench_tower(server: Server, tp: int, rounds: int, rng: np.random.Generator) 
     remote = Remote(server.url, None)
     profiles = [remote.profile(ceilings=True)]
     for _ in range(rounds):
-        for work in (lambda: ask(server.url, request(question(image_url(rng)), 1)), text):
+        for work in (lambda: ask(server.url, request(question(new_image(rng)), 1)), text):
             work()
             profiles.append(remote.profile())
     profiles.append(remote.profile(ceilings=True))
@@ -156,7 +156,7 @@ async def _streams(url: str, images: int, rng: np.random.Generator) -> tuple[lis
     """Return the gaps of streams and the seconds to the first tokens about images, one after the other. With images,
     only the gaps meanwhile count."""
     words, seconds, traffic = random.Random(int(rng.integers(1 << 30))), [], Traffic(warmup_requests=0)
-    bodies = [request(question(image_url(rng, LARGEST)), 1) for _ in range(images)]
+    bodies = [request(question(new_image(rng, LARGEST)), 1) for _ in range(images)]
     begin, end = -math.inf, math.inf
     async with open_target(url, traffic) as target:
         client = (await Bench.connect(target, Workload(), traffic)).client
@@ -182,8 +182,8 @@ async def _stream(client: Client, words: random.Random) -> list[float]:
 
 def bench_event_loop(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
     """Measure the longest answers of /health, alone and while the body of an image of 20 MB arrives."""
-    url = png_url(rng.integers(0, 256, (FILE_SIDE, FILE_SIDE, 3)))
-    bodies = [request(question(url), number + 1) for number in range(rounds)]
+    file = of_pixels(rng.integers(0, 256, (FILE_SIDE, FILE_SIDE, 3)))
+    bodies = [request(question(file), number + 1) for number in range(rounds)]
     path = f"{server.url}/v1/chat/completions"
     client = httpx.Client(timeout=PATIENCE_S, headers=JSON)
     cases: list[tuple[str, Callable[[], object]]] = [("none", lambda: time.sleep(1.0))]

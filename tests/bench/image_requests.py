@@ -1,7 +1,5 @@
 """Requests about new images, to any server with OpenAI's chat API."""
 
-import base64
-import io
 import json
 import time
 from typing import Any
@@ -11,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from tests.bench.vision_model import TILE
+from tests.support.image_files import image_part, in_file
 
 TEXT_OUTPUT = 8
 PATIENCE_S = 300.0
@@ -19,25 +18,23 @@ JSON = {"Content-Type": "application/json"}
 Messages = list[dict[str, Any]]
 
 
-def image_url(rng: np.random.Generator, side: int = TILE) -> str:
-    """Return a new image as a data URL: a coarse pattern with a little noise, as a photograph has."""
+def new_image(rng: np.random.Generator, side: int = TILE) -> bytes:
+    """Return a PNG file with a new image: a coarse pattern with a little noise, as a photograph has."""
     pattern = Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).resize(
         (side, side), Image.Resampling.BICUBIC
     )
     noise = rng.integers(-8, 9, (side, side, 3))
-    return png_url(np.asarray(pattern).astype(np.int16) + noise)
+    return of_pixels(np.asarray(pattern).astype(np.int16) + noise)
 
 
-def png_url(pixels: np.ndarray) -> str:
-    """Return pixels as a data URL."""
-    file = io.BytesIO()
-    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+def of_pixels(pixels: np.ndarray) -> bytes:
+    """Return a PNG file with these pixels."""
+    return in_file(Image.fromarray(pixels.clip(0, 255).astype(np.uint8)))
 
 
-def question(url: str) -> Messages:
-    """Return a conversation that asks about an image."""
-    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What does the image show?"}]
+def question(file: bytes) -> Messages:
+    """Return a conversation that asks about the image in a PNG file."""
+    parts = [image_part(file), {"type": "text", "text": "What does the image show?"}]
     return [{"role": "user", "content": parts}]
 
 

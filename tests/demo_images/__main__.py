@@ -6,8 +6,6 @@ The exit status is 1 where an answer is not the colours in their order, where a 
 cache, or where it runs the vision tower again.
 """
 
-import base64
-import io
 import os
 import signal
 import sys
@@ -22,6 +20,7 @@ import transformers as hf
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.demo_images.checkpoint import square, written
+from tests.support.image_files import image_part, in_file
 from tests.support.tree_server import TreeServer
 
 _SHOWN = (("black", "white"), ("green", "yellow"))
@@ -78,13 +77,7 @@ def _messages(colours: tuple[str, str]) -> list[dict[str, Any]]:
 
 
 def _images(colours: tuple[str, str]) -> list[dict[str, Any]]:
-    return [{"type": "image_url", "image_url": {"url": _data_url(colour)}} for colour in colours]
-
-
-def _data_url(colour: str) -> str:
-    file = io.BytesIO()
-    square(colour, size=300).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return [image_part(in_file(square(colour, size=300))) for colour in colours]
 
 
 def _tower_seconds(server: TreeServer) -> float:

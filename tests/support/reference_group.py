@@ -40,7 +40,7 @@ def run_group(group: Sequence[Loaded], tokens: npt.NDArray[np.int64], numbers: N
 
 
 def on_each_rank(group: Sequence[Loaded], work: Callable[[Loaded, Member], Floats]) -> list[Floats]:
-    """What `work` returns on each rank, while all ranks run and exchange."""
+    """Return the result of `work` on each rank, while all ranks run and exchange."""
     met = Group(len(group))
 
     def run(loaded: Loaded) -> Floats:

@@ -2,7 +2,7 @@
 // differ only in what four bytes of a line mean and how a finished sum is read.
 //
 // With many rows, for a thread's share of rows and panels:
-//   rows in blocks of 256                     weights are read from memory once per block: 256 operations per byte
+//   rows in blocks of up to 256               weights are read from memory once per block: 256 operations per byte
 //     panels in groups                        the block's results for a group stay in L2, in fp32
 //       k in slabs                            the block of A for a slab stays in L2 while the group passes by it
 //         panels in pairs
@@ -60,8 +60,10 @@ template <class Weights>
 inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
   Weights::begin_share(g, share, scratch);
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
-  for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
-    const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
+  const int64_t all_rows = share.rows.end - share.rows.begin;
+  for (int64_t index = 0; index < row_blocks(all_rows); ++index) {
+    const Range block = row_block(all_rows, index);
+    const int64_t row = share.rows.begin + block.begin, rows = block.end - block.begin;
     const bool streamed = rows <= kStreamedRows;
     const bool whole = Weights::slab(g, rows, streamed) >= units;
     if (whole) Weights::begin(g, row, rows, {0, units}, scratch);

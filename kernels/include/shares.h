@@ -105,22 +105,22 @@ template <class Args>
 }
 
 // Calls `multiply` for each rectangle of a thread's part of [m, n_panels]: at most three, except for very many rows.
-// Units of 32 rows and two panels are counted through row blocks, within a block through panels, and within panels
-// through rows. Any number of threads, such as 43, then has equal parts. The parts are not flat, so data that is read
-// stays in caches. A grid of threads would have to divide both sides evenly.
+// Units of 32 rows and two panels are counted through row blocks (`row_block`), within a block through panels, and
+// within panels through rows. Any number of threads, such as 43, then has equal parts. The parts are not flat, so data
+// that is read stays in caches. A grid of threads would have to divide both sides evenly.
 template <class Multiply>
 [[gnu::always_inline]] constexpr void for_share(const GemmArgs& g, int thread, int threads, Multiply&& multiply) {
-  constexpr int64_t kUnitRows = 32, kBlockUnits = kRowBlock / kUnitRows;
-  const int64_t row_units = ceil_div(g.m, kUnitRows), pairs = g.b.n_panels / 2;
+  const int64_t row_units = ceil_div(g.m, kRowUnit), pairs = g.b.n_panels / 2, blocks = row_blocks(g.m);
   const Range units = split(row_units * pairs, threads, thread);
   for (int64_t unit = units.begin; unit < units.end;) {
-    const int64_t block = unit / (kBlockUnits * pairs), left_units = row_units - block * kBlockUnits;
-    const int64_t height = left_units < kBlockUnits ? left_units : kBlockUnits;
-    const int64_t within = unit - block * kBlockUnits * pairs, pair = within / height, first = within % height;
+    // The block of units that `split` gives this row unit to.
+    const Range block = split(row_units, blocks, ((unit / pairs + 1) * blocks - 1) / row_units);
+    const int64_t height = block.end - block.begin;
+    const int64_t within = unit - block.begin * pairs, pair = within / height, first = within % height;
     const int64_t left = units.end - unit < pairs * height - within ? units.end - unit : pairs * height - within;
     const int64_t below = height - first < left ? height - first : left;
     const int64_t wide = first == 0 && left >= height ? left / height : 1, tall = wide > 1 ? height : below;
-    const int64_t row = (block * kBlockUnits + first) * kUnitRows, end = row + tall * kUnitRows;
+    const int64_t row = (block.begin + first) * kRowUnit, end = row + tall * kRowUnit;
     multiply(GemmShare{{row, end < g.m ? end : g.m}, {2 * pair, 2 * (pair + wide)}});
     unit += wide * tall;
   }

@@ -100,7 +100,8 @@ struct GroupLayout {
 // and padded activation columns are written as zero. Padded activation rows are neither read nor written.
 inline constexpr int kPad = 32;
 
-inline constexpr int64_t kRowBlock = 256;    // rows that a GEMM takes through the weights together
+inline constexpr int64_t kRowBlock = 256;    // the most rows that a GEMM takes through the weights together
+inline constexpr int64_t kRowUnit = 32;      // blocks and shares of rows begin at multiples of this
 inline constexpr int64_t kMostPanels = 128;  // panels whose results a thread stores for a row block
 
 // The block sizes of a GEMM with many rows, which keep reused data in a cache. They change no bit of a result.
@@ -191,6 +192,13 @@ inline constexpr int64_t kPartSums = 2 * kSplitPairs * kStreamedRows * 2 * kTile
   const int64_t begin = units * index / parts * unit;
   const int64_t end = units * (index + 1) / parts * unit;
   return {begin < count ? begin : count, end < count ? end : count};
+}
+
+// Returns the number of blocks in which a GEMM takes `rows` rows through the weights, and the rows of one of them. The
+// blocks are nearly equal: a last block of few rows would read all weights again for these alone.
+[[gnu::always_inline]] constexpr int64_t row_blocks(int64_t rows) { return ceil_div(rows, kRowBlock); }
+[[gnu::always_inline]] constexpr Range row_block(int64_t rows, int64_t index) {
+  return split(rows, row_blocks(rows), index, kRowUnit);
 }
 
 }  // namespace numaserve

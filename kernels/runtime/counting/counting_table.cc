@@ -43,7 +43,7 @@ void gemm_share(const GemmArgs& g, const GemmShare& share, void*) {
   const int64_t first = share.rows.begin == 0 ? 1 : 0;
   Lane::current().add(
       {.memory = first * bytes,
-       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (ceil_div(rows, kRowBlock) - first) * bytes,
+       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (row_blocks(rows) - first) * bytes,
        .flops = 2 * rows * pairs * kPair * g.b.depth},
       share.item);
 }

@@ -31,9 +31,11 @@ inline constexpr int64_t kSumsOfRows = kRowTileRows * 32;           // of two pa
 inline constexpr int64_t kSumLines = kSumsOfRows * 4 / kLineBytes;  // the same in lines
 inline constexpr int64_t kFinishedLate = 2;  // k tiles until the sums that were just stored can be loaded without delay
 
-// Whether activations are copied by blocks. Fewer rows pass by weights too quickly for the copies to pay.
-inline bool copies_blocks(const GemmArgs& g, int64_t rows) {
-  return g.tiled_rows || (rows > kStreamedRows && rows > g.blocking.few_rows);
+// Whether the activations of a share are copied by blocks. Fewer rows pass by weights too quickly for the copies to
+// pay, and with few pairs of panels too few products use a copy.
+inline bool copies_blocks(const GemmArgs& g, const GemmShare& share) {
+  const int64_t rows = share.rows.end - share.rows.begin, pairs = (share.panels.end - share.panels.begin) / 2;
+  return g.tiled_rows || (rows > kStreamedRows && rows > g.blocking.few_rows && pairs >= g.blocking.least_copied_pairs);
 }
 
 // The blocks of a range of k tiles, all nearly equal.
@@ -97,18 +99,20 @@ inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, G
 // Finishes the sums of up to 32 rows from row `first` of the row block on.
 template <class Sum>
 inline void finish_tiles(const GemmArgs& g, const Sum* c, int64_t row, int64_t first, int64_t count, int64_t panel,
-                         StreamedLines& streamed) {
+                         GemmScratch& scratch) {
+  StreamedLines& streamed = scratch.streamed;
+  const float* row_scales = scratch.row_scales + first;
   if (streams(streamed, panel))
-    stream_results<kSumsInTiles>(g, c, row + first, count, panel, streamed.halves + first * kTileN);
+    stream_results<kSumsInTiles>(g, c, row + first, count, panel, row_scales, streamed.halves + first * kTileN);
   else
-    gemm_epilogue<kSumsInTiles>(g, c, row + first, count, panel);
+    gemm_epilogue<kSumsInTiles>(g, c, row + first, count, panel, row_scales);
 }
 
 // Vector work during the products of a block: prefetching the next weights and sums, and finishing sums.
 template <class T, class Sum>
 struct BesideCopied {
   const GemmArgs& g;
-  StreamedLines& streamed;
+  GemmScratch& scratch;
   int64_t row, panel;
   const std::byte* weights;  // to prefetch, in lines; some at each k tile
   Range weight_lines;
@@ -132,7 +136,7 @@ struct BesideCopied {
   void finish(int64_t most) {
     const int64_t end = next(rows, most), count = end - rows.begin;
     if (count == 0) return;
-    finish_tiles(g, done + rows.begin * kSumsInTiles.row, row, done_row + rows.begin, count, panel, streamed);
+    finish_tiles(g, done + rows.begin * kSumsInTiles.row, row, done_row + rows.begin, count, panel, scratch);
     rows.begin = end;
   }
   // Takes `count` rows of the sums that are in memory, from row `first` of the row block on.
@@ -242,7 +246,7 @@ template <class T, class Sum>
   const int64_t tiles = block.k.end - block.k.begin, passes = ceil_div(rows, kRowTileRows);
   const int64_t steps = passes * (tiles - 1) + 1, late = tiles > kFinishedLate ? tiles - kFinishedLate : 1;
   BesideCopied<T, Sum> beside{.g = g,
-                              .streamed = scratch.streamed,
+                              .scratch = scratch,
                               .row = row,
                               .panel = panel,
                               .weights = reinterpret_cast<const std::byte*>(block.next),
@@ -275,11 +279,12 @@ template <class T, class Sum>
 template <class Sum>
 struct SumsOfCopied : SumsInRows<Sum> {
   static void begin_share(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
-    scratch.streamed.panels = streamed_panels(g, share);
+    scratch.copies = copies_blocks(g, share);
+    scratch.streamed.panels = scratch.copies ? streamed_panels(g, share) : Range{0, 0};
   }
   static void end_share(const GemmScratch& scratch) { fence_streams(scratch.streamed); }
-  static void add_part(const GemmArgs& g, int64_t rows, const Sum* part, Sum* c) {
-    if (!copies_blocks(g, rows)) return SumsInRows<Sum>::add_part(g, rows, part, c);
+  static void add_part(int64_t rows, const Sum* part, Sum* c, const GemmScratch& scratch) {
+    if (!scratch.copies) return SumsInRows<Sum>::add_part(rows, part, c, scratch);
     for (int64_t r = 0; r < rows; r += kRowTileRows, part += kSumsOfRows, c += kSumsOfRows) {
       const int64_t count = row_tiles_at(rows, r) * kTileSums;
       constexpr int64_t kHalves[] = {0, kSumsInTiles.half};
@@ -287,10 +292,10 @@ struct SumsOfCopied : SumsInRows<Sum> {
     }
   }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {
-    if (!copies_blocks(g, rows)) return SumsInRows<Sum>::finish(g, row, rows, panel, c, scratch);
+    if (!scratch.copies) return SumsInRows<Sum>::finish(g, row, rows, panel, c, scratch);
     for (int64_t r = 0; r < rows; r += kRowTileRows, c += kSumsOfRows) {
       const int64_t count = rows - r < kRowTileRows ? rows - r : kRowTileRows;
-      finish_tiles(g, c, row, r, count, panel, scratch.streamed);
+      finish_tiles(g, c, row, r, count, panel, scratch);
     }
   }
 };

@@ -42,16 +42,20 @@ inline F32x16 ungated(F32x16 x, Activation activation) {
   return activation == Activation::kGelu ? gelu(x) : x;
 }
 
-inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
+inline F32x16 finished(const GemmArgs& g, const float* c, const float*, int64_t column) {
   const F32x16 sum = F32x16::load(c);
   return g.b.scales != nullptr ? sum * F32x16::load(g.b.scales + column) : sum;
 }
-inline F32x16 finished(const GemmArgs& g, const int32_t* c, int64_t row, int64_t column) {
-  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
-  float scale;
-  __builtin_memcpy(&scale, a, sizeof(scale));
+inline F32x16 finished(const GemmArgs& g, const int32_t* c, const float* row_scale, int64_t column) {
   const F32x16 sum = F32x16::convert(c, kActivationOffset != 0 ? g.b.corrections + column : nullptr);
-  return sum * F32x16::set1(scale) * F32x16::load(g.b.scales + column);
+  return sum * F32x16::set1(*row_scale) * F32x16::load(g.b.scales + column);
+}
+
+// Copies the scales of some rows of int8, each of which lies after its row's values. Finishing would otherwise read a
+// line of each row for each pair of panels.
+inline void gather_scales(const GemmArgs& g, int64_t row, int64_t rows, float* to) {
+  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
+  for (int64_t r = 0; r < rows; ++r, a += g.lda) __builtin_memcpy(to + r, a, sizeof(float));
 }
 
 // The distances, in elements, of the sums of two panels: from row to row, and from panel to panel.
@@ -62,19 +66,20 @@ inline constexpr SumLayout kSumsInRows{32, kTileN};  // [rows][32]
 // [2][32 rows][16]: as many tiles, one after the other. The sums of more rows are several of these.
 inline constexpr SumLayout kSumsInTiles{kTileN, 32 * kTileN};
 
-// The values of two panels for some rows from `row` on, before the activation.
+// The values of two panels for some rows, before the activation. `row_scales` are those of int8 rows.
 template <SumLayout kLayout, class Sum>
 struct FinishedSums {
   const GemmArgs& g;
   const Sum* c;
-  int64_t row, panel;
+  const float* row_scales;
+  int64_t panel;
   F32x16 bias[2] = {bias_of(0), bias_of(1)};
 
   F32x16 bias_of(int half) const {
     return g.bias != nullptr ? F32x16::load(g.bias + (panel + half) * kTileN) : F32x16::zero();
   }
   F32x16 at(int64_t r, int half) const {
-    return finished(g, c + r * kLayout.row + half * kLayout.half, row + r, (panel + half) * kTileN) + bias[half];
+    return finished(g, c + r * kLayout.row + half * kLayout.half, row_scales + r, (panel + half) * kTileN) + bias[half];
   }
   F32x16 gated_at(int64_t r) const { return gated(g, at(r, 0), at(r, 1)); }
   F32x16 ungated_at(int64_t r, int half) const { return ungated(at(r, half), g.activation); }
@@ -87,10 +92,11 @@ inline bf16* result_at(const GemmArgs& g, int64_t row, int64_t column) {
   return g.out_bf16 + row * g.ldo + column;
 }
 
-// Writes the finished results of two panels for `rows` rows.
+// Writes the finished results of two panels for `rows` rows from `row` on, whose scales begin at `row_scales`.
 template <SumLayout kLayout = kSumsInRows, class Sum>
-inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
-  const FinishedSums<kLayout, Sum> sums{g, c, row, panel};
+inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel,
+                          const float* row_scales) {
+  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, panel};
   if (is_gated(g.activation)) {
     for (int64_t r = 0; r < rows; ++r) sums.gated_at(r).store(result_at(g, row + r, panel / 2 * kTileN));
     return;

@@ -14,6 +14,8 @@
 // of panels is read once, from its first tile to its last.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/gemm/epilogue.inl"
 #include "kernels/gemm/grouped/grouped.inl"
 #include "kernels/gemm/plain.inl"
@@ -48,7 +50,7 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
       for (int64_t panel = panels.begin; panel < panels.end; panel += 2) {
         Weights::add(g, row, rows, panel, some, k == part.begin, streamed, finishes, scratch, of(results, panel));
         if (some.end < part.end) continue;
-        if (index > 0) Weights::add_part(g, rows, of(scratch.part, panel), of(scratch.c, panel));
+        if (index > 0) Weights::add_part(rows, of(scratch.part, panel), of(scratch.c, panel), scratch);
         if (last && !finishes) Weights::finish(g, row, rows, panel, of(scratch.c, panel), scratch);
       }
       k = some.end;
@@ -64,6 +66,7 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
   for (int64_t index = 0; index < row_blocks(all_rows); ++index) {
     const Range block = row_block(all_rows, index);
     const int64_t row = share.rows.begin + block.begin, rows = block.end - block.begin;
+    Weights::begin_rows(g, row, rows, scratch);
     const bool streamed = rows <= kStreamedRows;
     const bool whole = Weights::slab(g, rows, streamed) >= units;
     if (whole) Weights::begin(g, row, rows, {0, units}, scratch);
@@ -82,6 +85,7 @@ inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int 
   using Sum = typename Weights::Sum;
   const Range items = share_of_parts(g, thread, threads);
   if (items.begin == items.end) return;  // of no rows there is no slab
+  Weights::begin_share(g, {{0, g.m}, {0, g.b.n_panels}}, scratch);
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = Weights::slab(g, g.m, true);
   for (int64_t item = items.begin; item < items.end; ++item) {
     const Range part = split(units, g.b.k_parts, item % g.b.k_parts);
@@ -100,10 +104,12 @@ template <class Weights>
 inline void finish_parts(const GemmArgs& g, void* sums, int thread, int threads) {
   using Sum = typename Weights::Sum;
   const Range pairs = share_of_pairs(g, thread, threads);
+  float row_scales[kStreamedRows] = {};
+  if constexpr (std::is_same_v<Sum, int32_t>) gather_scales(g, 0, g.m, row_scales);
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     Sum* c = static_cast<Sum*>(sums) + pair * g.b.k_parts * kStreamedRows * 32;
     for (int64_t part = 1; part < g.b.k_parts; ++part) add_values(c + part * kStreamedRows * 32, g.m * 32, c);
-    gemm_epilogue(g, c, 0, g.m, 2 * pair);
+    gemm_epilogue(g, c, 0, g.m, 2 * pair, row_scales);
   }
 }
 

@@ -84,6 +84,7 @@ struct BesideTiles {
   const GemmArgs& g;
   const TileBlock<T>& block;
   const Sum* c;
+  const float* row_scales;
   const std::byte* from;  // memory to prefetch
   int64_t lines, rows;    // lines to prefetch, and rows to finish, at each k tile
   Range ahead{0, 0};      // lines left to prefetch
@@ -96,7 +97,8 @@ struct BesideTiles {
     if (done.begin < done.end) finish(done.begin + rows < done.end ? done.begin + rows : done.end);
   }
   void finish(int64_t end) {
-    gemm_epilogue(g, c + done.begin * 32, block.row + done.begin, end - done.begin, block.panel);
+    gemm_epilogue(g, c + done.begin * 32, block.row + done.begin, end - done.begin, block.panel,
+                  row_scales + done.begin);
     done.begin = end;
   }
 };
@@ -111,7 +113,7 @@ template <class T, class Sum>
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   const auto tile = [&block](int64_t t) { return block.tiles + t * 2 * kTile; };
   const int64_t rows_each = ceil_div(2 * kTileRows, block.count > 0 ? block.count : 1);
-  BesideTiles<T, Sum> beside{g, block, c, from, ceil_div(2 * kLines, steps), rows_each};
+  BesideTiles<T, Sum> beside{g, block, c, scratch.row_scales, from, ceil_div(2 * kLines, steps), rows_each};
   for (int64_t r = 0, step = 0; r < block.rows; ++step) {
     const int rows = rows_at_once(block.rows - r);
     const auto a = tiles_of<T>(g, scratch, block.row, r, rows, block.first);

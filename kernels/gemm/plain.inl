@@ -40,11 +40,13 @@ struct Plain : PlainSums<T> {
     const int64_t room = kPacksTiles ? packed_tiles_room(rows) : packed_room(rows) / kLineBytes / kPerWord<T>;
     return room < wanted ? room : wanted;
   }
+  static void begin_rows(const GemmArgs& g, int64_t row, int64_t rows, GemmScratch& scratch) {
+    if constexpr (sizeof(T) == 1) gather_scales(g, row, rows, scratch.row_scales);
+  }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
 #if defined(NUMASERVE_TILES_HEADER)
-    const bool copies = copies_blocks(g, rows);
-    tile_begin(copies ? kTileRows : rows);
-    if (copies) return copy_blocks<T>(g, row, rows, k, scratch);
+    tile_begin(scratch.copies ? kTileRows : rows);
+    if (scratch.copies) return copy_blocks<T>(g, row, rows, k, scratch);
     pack_tiles<T>(g, row, rows, k, scratch);
 #endif
     if constexpr (kPacksRows) {
@@ -61,7 +63,7 @@ struct Plain : PlainSums<T> {
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
 #if defined(NUMASERVE_TILES_HEADER)
-    if (copies_blocks(g, rows)) return add_copied<T>(g, row, rows, panel, k, fresh, finish, scratch, c);
+    if (scratch.copies) return add_copied<T>(g, row, rows, panel, k, fresh, finish, scratch, c);
 #endif
     const int64_t depth = block_tiles(g, rows, k, streamed);
     int64_t kt = k.begin;

@@ -63,7 +63,9 @@ struct GemmScratch {
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;
-  int together;  // rows of a pass
+  int together;                             // rows of a pass
+  bool copies;                              // whether a share's activations are copied by blocks; see copies_blocks
+  alignas(64) float row_scales[kRowBlock];  // of a row block of int8
   GroupBatches batches;
   StreamedLines streamed;
 };

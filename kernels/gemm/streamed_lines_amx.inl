@@ -46,8 +46,9 @@ inline void fence_streams(const StreamedLines& streamed) {
 
 // `gemm_epilogue` for panels that are streamed; `halves` are those of the rows.
 template <SumLayout kLayout, class Sum>
-inline void stream_results(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel, bf16* halves) {
-  const FinishedSums<kLayout, Sum> sums{g, c, row, panel};
+inline void stream_results(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel,
+                           const float* row_scales, bf16* halves) {
+  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, panel};
   const bool is_gate = is_gated(g.activation), first = panel % kJoinedPanels == 0;
   const int64_t column = (is_gate ? panel / kJoinedPanels * 2 : panel) * kTileN;
   for (int64_t r = 0; r < rows; ++r, halves += kTileN) {

@@ -20,10 +20,11 @@ inline void add_values(const int32_t* part, int64_t count, int32_t* c) {
 template <class Sum>
 struct SumsInRows {
   static void begin_share(const GemmArgs&, const GemmShare&, GemmScratch&) {}
+  static void begin_rows(const GemmArgs&, int64_t, int64_t, GemmScratch&) {}
   static void end_share(const GemmScratch&) {}
-  static void add_part(const GemmArgs&, int64_t rows, const Sum* part, Sum* c) { add_values(part, rows * 32, c); }
-  static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch&) {
-    gemm_epilogue(g, c, row, rows, panel);
+  static void add_part(int64_t rows, const Sum* part, Sum* c, const GemmScratch&) { add_values(part, rows * 32, c); }
+  static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {
+    gemm_epilogue(g, c, row, rows, panel, scratch.row_scales);
   }
 };
 

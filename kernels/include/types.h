@@ -114,6 +114,7 @@ struct Blocking {
   // For sets with tile registers: k tiles of a block where activations are copied tile by tile, which do not pass
   // through the first level; and the bytes of a bf16 result beyond which its lines are written past the caches.
   int64_t copied_tiles, streamed_bytes;
+  int64_t least_copied_pairs;  // the minimum pairs of panels of a share whose activations are copied
 };
 
 // The first-level cache that a set's products use while rows pass by a block of weights.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 PAD = 32
 ONE_THREAD = Team([-1])
-CACHES = (32 << 10, 1 << 20)  # of the first and second level, in bytes
+CACHES = (32 << 10, 1 << 20)  # of the first and second level, in bytes; `copied_pairs` of `gemm` may follow
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
 # Cuts of items at blocks: the number of first blocks that are merged at once, and the blocks of each other item.
 BLOCK_CUTS = [(0, 1), (0, 2), (1, 1), (3, 1), (2, 3), (9, 1)]
@@ -63,7 +63,7 @@ def multiply(
     widened: bool = False,
     onto: F32 | None = None,
     in_parts: bool = False,
-    caches: tuple[int, int] = CACHES,
+    caches: tuple[int, ...] = CACHES,
 ) -> F32 | U16:
     """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16. `widened`: codes to bf16,
     and a as it is. The result is added `onto` an array, where there is one. `in_parts`: threads divide k too."""
@@ -107,7 +107,7 @@ def gated(
     *,
     biases: tuple[F32, F32] | None = None,
     limit: float = 0.0,
-    caches: tuple[int, int] = CACHES,
+    caches: tuple[int, ...] = CACHES,
     tiled: bool = False,
 ) -> U16:
     """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows. `biases` [rows] of both are added

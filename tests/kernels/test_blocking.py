@@ -24,7 +24,7 @@ def test_a_block_leaves_room_for_what_the_set_keeps_beside_it(isa: str) -> None:
 
 def test_what_a_sweep_has_found_stands_for_its_family_and_set_alone(isa: str) -> None:
     caches, by_caches = (32 << 10, 1 << 20), ops.blocking(isa, 32 << 10, 1 << 20)
-    copied = (OF_COPIED_TILES[32] if isa.startswith("amx") else 4, 512 << 10)
+    copied = (OF_COPIED_TILES[32] if isa.startswith("amx") else 4, 512 << 10, 12)
     assert by_caches[3:] == (by_caches[2] // 2, 36, *copied)
     assert ops.blocking(isa, *caches, "AuthenticAMD", 26) == ops.blocking(isa, *caches, "GenuineIntel", 25) == by_caches
     xeon = ops.blocking(isa, *caches, "GenuineIntel", 6)
@@ -46,7 +46,7 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     b = make_builder(ONE_THREAD, hidden=64, step_tokens=1)
     begin(b, ONE_THREAD)
     program = built(b, ONE_THREAD)
-    few, copied = (2, 16), (4, 0)
+    few, copied = (2, 16), (4, 0, 3)
     program.blocking = (2, 8, 4, *few, *copied)
     assert program.blocking == (2, 8, 4, *few, *copied)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
@@ -57,9 +57,11 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
             program.blocking = (2, 8, 4, *rows, *copied)
     for tiles in (3, 33):
         with pytest.raises(ValueError, match=r"for copied activations must have 4 to 32 k tiles"):
-            program.blocking = (2, 8, 4, *few, tiles, 0)
+            program.blocking = (2, 8, 4, *few, tiles, 0, 0)
     with pytest.raises(ValueError, match=r"that are not streamed must not be negative"):
-        program.blocking = (2, 8, 4, *few, 4, -1)
+        program.blocking = (2, 8, 4, *few, 4, -1, 0)
+    with pytest.raises(ValueError, match=r"that are copied for must not be negative"):
+        program.blocking = (2, 8, 4, *few, 4, 0, -1)
     assert program.blocking == (2, 8, 4, *few, *copied)
 
 
@@ -70,6 +72,6 @@ def test_slabs_and_copied_activations_change_no_bit(isa: str, rng: np.random.Gen
     a, b = (reference.to_bf16(rng.standard_normal((n, k))) for n in (81, 96))
     weight = kernel_ops.packed(b, weights=weights)
     expected = np.concatenate([kernel_ops.multiply(isa, a[m : m + 1], weight) for m in range(len(a))])
-    for caches in (kernel_ops.CACHES, (8 << 10, 256 << 10)):  # of these several slabs, and blocks of a slab
+    for caches in (kernel_ops.CACHES, (8 << 10, 256 << 10, 0)):  # of these several slabs, and blocks of a slab
         for m in (16, 31, 33, 47, 64, 81):
             np.testing.assert_array_equal(kernel_ops.multiply(isa, a[:m], weight, caches=caches), expected[:m])

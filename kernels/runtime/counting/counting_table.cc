@@ -41,11 +41,10 @@ int64_t result_bytes(const GemmArgs& g, int64_t pairs) {
 void gemm_share(const GemmArgs& g, const GemmShare& share, void*) {
   const int64_t rows = size(share.rows), pairs = size(share.panels) / 2, bytes = pairs * pair_bytes(g.b);
   const int64_t first = share.rows.begin == 0 ? 1 : 0;
-  Lane::current().add(
-      {.memory = first * bytes,
-       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (row_blocks(rows) - first) * bytes,
-       .flops = 2 * rows * pairs * kPair * g.b.depth},
-      share.item);
+  Lane::current().add({.memory = first * bytes,
+                       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (row_blocks(rows) - first) * bytes,
+                       .flops = 2 * rows * pairs * kPair * g.b.depth},
+                      share.item);
 }
 
 void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {

@@ -41,7 +41,11 @@ inline bool streams(const StreamedLines& streamed, int64_t panel) {
 }
 
 inline void fence_streams(const StreamedLines& streamed) {
-  if (streamed.panels.begin < streamed.panels.end) _mm_sfence();
+  if (streamed.panels.begin < streamed.panels.end) NUMASERVE_STREAM_FENCE();
+}
+
+inline void stream(bf16* line, __m256i first, __m256i second) {
+  NUMASERVE_STREAM_LINE(line, _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
 }
 
 // `gemm_epilogue` for panels that are streamed; `halves` are those of the rows.
@@ -54,11 +58,11 @@ inline void stream_results(const GemmArgs& g, const Sum* c, int64_t row, int64_t
   for (int64_t r = 0; r < rows; ++r, halves += kTileN) {
     bf16* line = result_at(g, row + r, column);
     if (!is_gate)
-      F32x16::stream(line, sums.ungated_at(r, 0), sums.ungated_at(r, 1));
+      stream(line, sums.ungated_at(r, 0).rounded(), sums.ungated_at(r, 1).rounded());
     else if (first)
       sums.gated_at(r).store(halves);
     else
-      F32x16::stream(line, halves, sums.gated_at(r));
+      stream(line, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)), sums.gated_at(r).rounded());
   }
 }
 

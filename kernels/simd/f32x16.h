@@ -26,11 +26,6 @@ struct F32x16 {
   static F32x16 load_head(const float* p, int count) { return {_mm512_maskz_loadu_ps(head_mask(count), p)}; }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store(bf16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded()); }
-  // Writes a whole line past the caches. The thread needs a fence before others read it (`fence_streams`).
-  static void stream(bf16* line, F32x16 first, F32x16 second) { stream(line, first.rounded(), second.rounded()); }
-  static void stream(bf16* line, const bf16* first, F32x16 second) {
-    stream(line, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)), second.rounded());
-  }
   // Rounds to nearest even in integer arithmetic, as the portable set does: VCVTNEPS2BF16 would flush subnormals.
   __m256i rounded() const {
     const __m512i bits = _mm512_castps_si512(v);
@@ -39,9 +34,6 @@ struct F32x16 {
     const __m512i kept =
         _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), rounded, _mm512_set1_epi32(0x7fc00000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
-  }
-  static void stream(bf16* line, __m256i first, __m256i second) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(line), _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
   }
   void store_head(float* p, int count) const { _mm512_mask_storeu_ps(p, head_mask(count), v); }
   // Stores integers in [-127, 127] plus `offset`, rounded to nearest even.

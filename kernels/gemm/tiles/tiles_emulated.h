@@ -2,9 +2,14 @@
 // is that of TDPBF16PS in Intel's manual: even and odd products are summed separately by fused multiply-adds, both sums
 // are added, and the total is added to the result. The functions are not inlined: inlining would lengthen compilation
 // of this set by half.
+//
+// A line that is written past the caches reaches memory at the thread's next fence, and never without one: a result
+// whose fence is missing is not there, whatever the processor's own order of stores.
 #pragma once
 
 #include <immintrin.h>
+
+#include <vector>
 
 #include "kernels/include/types.h"
 
@@ -102,6 +107,21 @@ inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
   }
 }
 
+struct EmulatedLine {
+  void* line;
+  unsigned char bytes[kLineBytes];
+};
+thread_local std::vector<EmulatedLine> emulated_stream;  // written since the last fence
+
+[[gnu::noinline]] inline void emulated_stream_line(void* line, __m512i value) {
+  _mm512_storeu_si512(emulated_stream.emplace_back(EmulatedLine{line, {}}).bytes, value);
+}
+
+[[gnu::noinline]] inline void emulated_stream_fence() {
+  for (const EmulatedLine& each : emulated_stream) __builtin_memcpy(each.line, each.bytes, sizeof(each.bytes));
+  emulated_stream.clear();
+}
+
 #define NUMASERVE_TILE_CONFIGURE(rows) emulated_configure(rows)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
@@ -110,6 +130,8 @@ inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)
 #define NUMASERVE_TILE_DPBSUD(c, a, b) emulated_dpbsud(c, a, b)
+#define NUMASERVE_STREAM_LINE(line, value) emulated_stream_line(line, value)
+#define NUMASERVE_STREAM_FENCE() emulated_stream_fence()
 
 }  // namespace
 }  // namespace numaserve

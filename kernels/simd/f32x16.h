@@ -26,8 +26,18 @@ struct F32x16 {
   static F32x16 load_head(const float* p, int count) { return {_mm512_maskz_loadu_ps(head_mask(count), p)}; }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store(bf16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded()); }
-  // Rounds to nearest even in integer arithmetic, as the portable set does: VCVTNEPS2BF16 would flush subnormals.
+  // Rounds to nearest even, to the bits of the portable set. VCVTNEPS2BF16 flushes subnormals and keeps the payload of
+  // a NaN: a vector that has either is rounded in integer arithmetic. Measured with AMX: with integers alone, products
+  // with bf16 results reached 0.91-0.97 of the speed.
   __m256i rounded() const {
+#if defined(__AVX512BF16__)
+    constexpr int kSubnormalOrNan = 0x20 | 0x01 | 0x80;
+    if (__builtin_expect(_mm512_fpclass_ps_mask(v, kSubnormalOrNan) == 0, 1))
+      return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+#endif
+    return rounded_as_integers();
+  }
+  __m256i rounded_as_integers() const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));

@@ -41,20 +41,19 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
   for (int64_t index = 0; index < g.b.k_parts; ++index) {
     const Range part = split(units, g.b.k_parts, index);
     float* results = index == 0 ? scratch.c : scratch.part;
-    int64_t k = part.begin;
-    do {
-      const Range some{k, part.end - k < slab ? part.end : k + slab};
+    const int64_t depth = part.end - part.begin, slabs = depth > slab ? ceil_div(depth, slab) : 1;
+    for (int64_t i = 0; i < slabs; ++i) {  // once even if the part is empty
+      const Range within = split(depth, slabs, i), some{part.begin + within.begin, part.begin + within.end};
       const bool last = some.end == part.end && index == g.b.k_parts - 1;
       const bool finishes = last && index == 0 && Weights::kFinishes;
       if (slab < units) Weights::begin(g, row, rows, some, scratch);
       for (int64_t panel = panels.begin; panel < panels.end; panel += 2) {
-        Weights::add(g, row, rows, panel, some, k == part.begin, streamed, finishes, scratch, of(results, panel));
+        Weights::add(g, row, rows, panel, some, i == 0, streamed, finishes, scratch, of(results, panel));
         if (some.end < part.end) continue;
         if (index > 0) Weights::add_part(rows, of(scratch.part, panel), of(scratch.c, panel), scratch);
         if (last && !finishes) Weights::finish(g, row, rows, panel, of(scratch.c, panel), scratch);
       }
-      k = some.end;
-    } while (k < part.end);
+    }
   }
 }
 

@@ -96,18 +96,6 @@ inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, G
   }
 }
 
-// Finishes the sums of up to 32 rows from row `first` of the row block on.
-template <class Sum>
-inline void finish_tiles(const GemmArgs& g, const Sum* c, int64_t row, int64_t first, int64_t count, int64_t panel,
-                         GemmScratch& scratch) {
-  StreamedLines& streamed = scratch.streamed;
-  const float* row_scales = scratch.row_scales + first;
-  if (streams(streamed, panel))
-    stream_results<kSumsInTiles>(g, c, row + first, count, panel, row_scales, streamed.halves + first * kTileN);
-  else
-    gemm_epilogue<kSumsInTiles>(g, c, row + first, count, panel, row_scales);
-}
-
 // Vector work during the products of a block: prefetching the next weights and sums, and finishing sums.
 template <class T, class Sum>
 struct BesideCopied {
@@ -136,7 +124,8 @@ struct BesideCopied {
   void finish(int64_t most) {
     const int64_t end = next(rows, most), count = end - rows.begin;
     if (count == 0) return;
-    finish_tiles(g, done + rows.begin * kSumsInTiles.row, row, done_row + rows.begin, count, panel, scratch);
+    finish_results<kSumsInTiles>(g, done + rows.begin * kSumsInTiles.row, row, done_row + rows.begin, count, panel,
+                                 scratch);
     rows.begin = end;
   }
   // Takes `count` rows of the sums that are in memory, from row `first` of the row block on.
@@ -280,7 +269,7 @@ template <class Sum>
 struct SumsOfCopied : SumsInRows<Sum> {
   static void begin_share(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
     scratch.copies = copies_blocks(g, share);
-    scratch.streamed.panels = scratch.copies ? streamed_panels(g, share) : Range{0, 0};
+    scratch.streamed.panels = streamed_panels(g, share);
   }
   static void end_share(const GemmScratch& scratch) { fence_streams(scratch.streamed); }
   static void add_part(int64_t rows, const Sum* part, Sum* c, const GemmScratch& scratch) {
@@ -292,10 +281,10 @@ struct SumsOfCopied : SumsInRows<Sum> {
     }
   }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {
-    if (!scratch.copies) return SumsInRows<Sum>::finish(g, row, rows, panel, c, scratch);
+    if (!scratch.copies) return finish_results<kSumsInRows>(g, c, row, 0, rows, panel, scratch);
     for (int64_t r = 0; r < rows; r += kRowTileRows, c += kSumsOfRows) {
       const int64_t count = rows - r < kRowTileRows ? rows - r : kRowTileRows;
-      finish_tiles(g, c, row, r, count, panel, scratch);
+      finish_results<kSumsInTiles>(g, c, row, r, count, panel, scratch);
     }
   }
 };

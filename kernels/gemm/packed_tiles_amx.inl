@@ -11,6 +11,7 @@
 #endif
 #include "kernels/gemm/epilogue.inl"
 #include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/streamed_lines_amx.inl"
 #include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/prefetch.h"
@@ -84,7 +85,7 @@ struct BesideTiles {
   const GemmArgs& g;
   const TileBlock<T>& block;
   const Sum* c;
-  const float* row_scales;
+  GemmScratch& scratch;
   const std::byte* from;  // memory to prefetch
   int64_t lines, rows;    // lines to prefetch, and rows to finish, at each k tile
   Range ahead{0, 0};      // lines left to prefetch
@@ -97,23 +98,22 @@ struct BesideTiles {
     if (done.begin < done.end) finish(done.begin + rows < done.end ? done.begin + rows : done.end);
   }
   void finish(int64_t end) {
-    gemm_epilogue(g, c + done.begin * 32, block.row + done.begin, end - done.begin, block.panel,
-                  row_scales + done.begin);
+    finish_results<kSumsInRows>(g, c + done.begin * 32, block.row, done.begin, end - done.begin, block.panel, scratch);
     done.begin = end;
   }
 };
 
 // Adds a block to `c` [rows][32], and finishes the sums if the block is the last one.
 template <class T, class Sum>
-[[gnu::noinline]] inline void multiply_by_tiles(const GemmArgs& g, const GemmScratch& scratch,
-                                                const TileBlock<T>& block, Sum* c, bool accumulate, bool finish) {
+[[gnu::noinline]] inline void multiply_by_tiles(const GemmArgs& g, GemmScratch& scratch, const TileBlock<T>& block,
+                                                Sum* c, bool accumulate, bool finish) {
   const int64_t steps = ceil_div(block.rows, 2 * kTileRows);
   const auto* tiles = reinterpret_cast<const std::byte*>(block.tiles);
   const auto* from = block.streamed ? tiles + kStreamAhead : reinterpret_cast<const std::byte*>(block.ahead);
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   const auto tile = [&block](int64_t t) { return block.tiles + t * 2 * kTile; };
   const int64_t rows_each = ceil_div(2 * kTileRows, block.count > 0 ? block.count : 1);
-  BesideTiles<T, Sum> beside{g, block, c, scratch.row_scales, from, ceil_div(2 * kLines, steps), rows_each};
+  BesideTiles<T, Sum> beside{g, block, c, scratch, from, ceil_div(2 * kLines, steps), rows_each};
   for (int64_t r = 0, step = 0; r < block.rows; ++step) {
     const int rows = rows_at_once(block.rows - r);
     const auto a = tiles_of<T>(g, scratch, block.row, r, rows, block.first);

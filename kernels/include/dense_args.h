@@ -58,6 +58,9 @@ struct GemmArgs {
   bf16* out_bf16;
   int64_t ldo;
   float limit = 0.0f;  // of kSwigluOai
+  // The bytes that the whole operation writes before the next one reads them: beyond `Blocking::streamed_bytes`,
+  // results are written past the caches. Zero where they are read from a cache of the same thread, or are in the ring.
+  int64_t result_bytes = 0;
   // Whether rows of `a`, or of `out_bf16`, are in the order of tiles (`tiled_index`), in whole groups of 32 rows. Both
   // are for bf16 alone, and for sets whose table says that they take them.
   bool tiled_rows = false, tiled_results = false;

@@ -107,12 +107,13 @@ inline constexpr int64_t kMostPanels = 128;  // panels whose results a thread st
 // The block sizes of a GEMM with many rows, which keep reused data in a cache. They change no bit of a result.
 struct Blocking {
   int64_t group_panels;  // whose results for a row block stay in the second level; even, at most kMostPanels
-  int64_t slab_tiles;    // k tiles of a row block's activations that stay in the second level
+  int64_t slab_tiles;    // k tiles of a whole row block's activations that stay in the second level
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
   int64_t few_tiles;     // the same for a small batch: the next block is fetched while half of this one is in use
   int64_t few_rows;      // the maximum rows of a small batch
   // For sets with tile registers: k tiles of a block where activations are copied tile by tile, which do not pass
-  // through the first level; and the bytes of a bf16 result beyond which its lines are written past the caches.
+  // through the first level; and the bytes of an operation's results beyond which their lines are written past the
+  // caches.
   int64_t copied_tiles, streamed_bytes;
   int64_t least_copied_pairs;  // the minimum pairs of panels of a share whose activations are copied
 };

@@ -22,6 +22,7 @@ HIDDEN, INNER, VOCAB = 64, 160, 16
 ROWS = (37, 48, 49, 64, 65, 80, 81, 256, 257, 293)
 # Caches, and the pairs of panels from which on a share's activations are copied.
 SMALL = (8 << 10, 16 << 10, 0)  # blocks of 4 k tiles, slabs of 8, groups of a pair; results stream from 8 KiB on
+IN_PLACE = (8 << 10, 16 << 10, 1 << 30)  # the same, and nothing is copied
 LARGE = (48 << 10, 1 << 30, 1 << 30)  # whole slabs; nothing is streamed or copied
 
 
@@ -39,7 +40,7 @@ def test_many_rows_have_the_bits_of_a_row_alone(
     alone = {
         row: kernel_ops.multiply(isa, a[row : row + 1], weight) for row in (0, 31, 32, 36, 48, 64, 80, 255, 256, 292)
     }
-    for caches in (kernel_ops.CACHES, SMALL):
+    for caches in (kernel_ops.CACHES, SMALL, IN_PLACE):
         for m in ROWS:
             found = kernel_ops.multiply(isa, a[:m], weight, caches=caches)
             for row in (row for row in alone if row < m):
@@ -55,12 +56,15 @@ def test_results_written_past_the_caches_have_the_same_bits(
     a, gate, up = values(rng, 293, 1120), values(rng, 144, 1120), values(rng, 144, 1120)
     for m in (49, 160, 293):
         expected = kernel_ops.gated(isa, a[:m], gate, up, "silu", weights=weights, caches=LARGE)
-        found = kernel_ops.gated(isa, a[:m], gate, up, "silu", threads, weights, caches=SMALL)
-        np.testing.assert_array_equal(found, expected)
         plain = kernel_ops.packed(gate, weights=weights)
-        expected = kernel_ops.multiply(isa, a[:m], plain, bf16=True, caches=LARGE)
-        found = kernel_ops.multiply(isa, a[:m], plain, bf16=True, threads=threads, caches=SMALL)
-        np.testing.assert_array_equal(found, expected)
+        for caches in (SMALL, IN_PLACE):
+            found = kernel_ops.gated(isa, a[:m], gate, up, "silu", threads, weights, caches=caches)
+            np.testing.assert_array_equal(found, expected)
+        for bf16 in (True, False):
+            expected = kernel_ops.multiply(isa, a[:m], plain, bf16=bf16, caches=LARGE)
+            for caches in (SMALL, IN_PLACE):
+                found = kernel_ops.multiply(isa, a[:m], plain, bf16=bf16, threads=threads, caches=caches)
+                np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

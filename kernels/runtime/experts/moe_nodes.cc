@@ -191,6 +191,13 @@ void ExpertsNode::multiply_between(Run& run, int thread, int64_t item, Range cos
   }
 }
 
+// The results of all experts together, or those of the shared one.
+int64_t ExpertsNode::result_bytes(const Run& run, const Part& part) const {
+  const int32_t* firsts = active(run) - counts.ld;
+  const int64_t all_rows = part.weight == shared ? part.rows : firsts[experts.size()];
+  return all_rows * part.out.ld * static_cast<int64_t>(activation != Activation::kNone ? sizeof(bf16) : sizeof(float));
+}
+
 void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, int64_t out_row, int64_t item) const {
   PackedWeights packed = part.weight->view();
   if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
@@ -208,7 +215,8 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, 
                         .out_f32 = rounded ? nullptr : run.at<float>(part.out) + first,
                         .out_bf16 = rounded ? run.at<bf16>(part.out) + first : nullptr,
                         .ldo = part.out.ld,
-                        .limit = limit},
+                        .limit = limit,
+                        .result_bytes = item < 0 ? 0 : result_bytes(run, part)},
                        {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}, item}, run.scratch<void>(thread));
 }
 

@@ -92,6 +92,7 @@ struct ExpertsNode : Node {
   static PairCost pair_cost(const Part& part);
   // Computes an item: the pairs whose costs, all in a row, begin in a range.
   void multiply_between(Run& run, int thread, int64_t item, Range costs) const;
+  int64_t result_bytes(const Run& run, const Part& part) const;
   // Writes results from the row `out_row` of the part's results on.
   void multiply(Run& run, int thread, const Part& part, Range pairs, int64_t out_row, int64_t item) const;
   void multiply_and_sum(Run& run, int thread) const;

@@ -123,19 +123,22 @@ LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& we
 GemmArgs LinearNode::arguments(const Run& run) const {
   PackedWeights packed = weight.view();
   if (widened) packed.depth = round_up(weight.k(), kTileK);
-  const bool rounded = activation != Activation::kNone;
+  const bool rounded = activation != Activation::kNone, in_ring = run.ring != nullptr && out.collective >= 0;
+  const int64_t m = run.step.num_rows(logits || narrow);
+  const auto bytes_of_value = static_cast<int64_t>(rounded ? sizeof(bf16) : sizeof(float));
   return {.a = run.at<std::byte>(x),
           .lda = x.ld,
           .b = packed,
           .widened = widened,
           .blocking = run.blocking,
-          .m = run.step.num_rows(logits || narrow),
+          .m = m,
           .bias = bias,
           .activation = activation,
           .accumulate = accumulate,
           .out_f32 = rounded ? nullptr : run.at<float>(out),
           .out_bf16 = rounded ? run.at<bf16>(out) : nullptr,
           .ldo = out.ld,
+          .result_bytes = in_ring ? 0 : m * out.ld * bytes_of_value,
           .tiled_rows = reads_alone && are_tiled(run, narrow),
           .tiled_results = read_alone && are_tiled(run, narrow)};
 }

@@ -88,6 +88,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .out_bf16 = data_or_null(out_bf16),
                       .ldo = ldo,
                       .limit = limit,
+                      .result_bytes = m * ldo * static_cast<int64_t>(out_f32 ? sizeof(float) : sizeof(bf16)),
                       .tiled_rows = tiled_rows,
                       .tiled_results = tiled_results};
   const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch));

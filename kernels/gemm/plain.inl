@@ -36,7 +36,10 @@ struct Plain : PlainSums<T> {
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     if (kPacksTiles && streamed) return g.b.depth;
-    const int64_t wanted = streamed ? g.b.depth : kPacksTiles ? slab_of_tiles(g, rows) : g.blocking.slab_tiles;
+    // With tiles, fewer rows have more k tiles in a slab: as many bytes of the second level.
+    const int64_t each = g.blocking.slab_tiles;
+    const int64_t tiles = kPacksTiles ? each * kRowBlock / round_up(rows, kRowUnit) : each;
+    const int64_t wanted = streamed ? g.b.depth : tiles;
     const int64_t room = kPacksTiles ? packed_tiles_room(rows) : packed_room(rows) / kLineBytes / kPerWord<T>;
     return room < wanted ? room : wanted;
   }
@@ -82,12 +85,6 @@ struct Plain : PlainSums<T> {
   }
 
  private:
-  // Returns the k tiles of a slab of the bytes that `slab_tiles` have with a whole row block. Up to twice as many are
-  // one slab: storing and loading all sums once more would take longer.
-  static int64_t slab_of_tiles(const GemmArgs& g, int64_t rows) {
-    const int64_t all = g.b.depth / kTileDepth<T>, slab = g.blocking.slab_tiles * kRowBlock / round_up(rows, kRowUnit);
-    return all <= 2 * slab ? all : slab;
-  }
   // Returns the number of k tiles that all rows pass by before the next ones.
   static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
     if (kPacksRows ? rows <= kMostTogether : streamed) return k.end;

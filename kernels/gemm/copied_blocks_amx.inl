@@ -16,6 +16,7 @@
 #define NUMASERVE_TILE_HEADER "kernels/gemm/tiles/tile_amx.h"
 #endif
 #include "kernels/gemm/epilogue.inl"
+#include "kernels/gemm/late_sums_amx.inl"
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/streamed_lines_amx.inl"
 #include "kernels/gemm/sums_in_rows.inl"
@@ -26,10 +27,8 @@
 namespace numaserve {
 namespace {
 
-inline constexpr int64_t kRowTileRows = 2 * kTileRows;              // that pass together
 inline constexpr int64_t kSumsOfRows = kRowTileRows * 32;           // of two panels, in the layout `kSumsInTiles`
 inline constexpr int64_t kSumLines = kSumsOfRows * 4 / kLineBytes;  // the same in lines
-inline constexpr int64_t kFinishedLate = 2;  // k tiles until the sums that were just stored can be loaded without delay
 
 // Whether the activations of a share are copied by blocks. Fewer rows pass by weights too quickly for the copies to
 // pay, and with few pairs of panels too few products use a copy.
@@ -101,16 +100,13 @@ template <class T, class Sum>
 struct BesideCopied {
   const GemmArgs& g;
   GemmScratch& scratch;
-  int64_t row, panel;
   const std::byte* weights;  // to prefetch, in lines; some at each k tile
   Range weight_lines;
   int64_t lines_each;
   const Sum* sums = nullptr;  // that the next rows or the next block add to
   Range sum_lines{0, 0};
   int64_t sum_lines_each;
-  const Sum* done = nullptr;  // sums of 32 rows, from row `done_row` of the row block on
-  int64_t done_row = 0, rows_each;
-  Range rows{0, 0};
+  int64_t rows_each;  // of the previous pair of panels, to finish
 
   void fetch_weights() {
     const int64_t end = next(weight_lines, lines_each);
@@ -120,19 +116,6 @@ struct BesideCopied {
     const int64_t end = next(sum_lines, sum_lines_each);
     for (; sum_lines.begin < end; ++sum_lines.begin)
       prefetch_written(reinterpret_cast<const std::byte*>(sums) + sum_lines.begin * kLineBytes);
-  }
-  void finish(int64_t most) {
-    const int64_t end = next(rows, most), count = end - rows.begin;
-    if (count == 0) return;
-    finish_results<kSumsInTiles>(g, done + rows.begin * kSumsInTiles.row, row, done_row + rows.begin, count, panel,
-                                 scratch);
-    rows.begin = end;
-  }
-  // Takes `count` rows of the sums that are in memory, from row `first` of the row block on.
-  void finishes(const Sum* sums_of_rows, int64_t first, int64_t count) {
-    done = sums_of_rows;
-    done_row = first;
-    rows = {0, count};
   }
   static int64_t next(Range left, int64_t count) {
     return left.begin + count < left.end ? left.begin + count : left.end;
@@ -205,7 +188,7 @@ inline void multiply_copied_rows(const T* a, const T* b, int64_t k_tiles, Sum* b
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
     beside.fetch_sums();
     NUMASERVE_TILE_DOT(T, 1, 4, 7);
-    if (kt >= kFinishedLate) beside.finish(beside.rows_each);
+    finish_late<Sum>(beside.g, beside.scratch, beside.rows_each);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
 }
@@ -225,43 +208,36 @@ struct CopiedBlock {
   Range k;
   const T *weights, *next;
   int64_t next_tiles;
-  bool fresh, finishes;
+  bool fresh;
+  int64_t late_each;  // rows of the previous pair to finish at each k tile
 };
 
-// Adds a block of weights to the sums `c` of a row block, and finishes them if it is the last one.
+// Adds a block of weights to the sums `c` of a row block.
 template <class T, class Sum>
 [[gnu::noinline]] inline void multiply_copied(const GemmArgs& g, GemmScratch& scratch, int64_t row, int64_t rows,
-                                              int64_t panel, const CopiedBlock<T>& block, Sum* c) {
+                                              const CopiedBlock<T>& block, Sum* c) {
   const int64_t tiles = block.k.end - block.k.begin, passes = ceil_div(rows, kRowTileRows);
-  const int64_t steps = passes * (tiles - 1) + 1, late = tiles > kFinishedLate ? tiles - kFinishedLate : 1;
+  const int64_t steps = passes * (tiles - 1) + 1;
   BesideCopied<T, Sum> beside{.g = g,
                               .scratch = scratch,
-                              .row = row,
-                              .panel = panel,
                               .weights = reinterpret_cast<const std::byte*>(block.next),
                               .weight_lines = {0, block.next_tiles * 2 * kLines},
                               .lines_each = ceil_div(block.next_tiles * 2 * kLines, steps),
                               .sum_lines_each = ceil_div(kSumLines, tiles > 1 ? tiles - 1 : 1),
-                              .rows_each = ceil_div(kRowTileRows, late)};
+                              .rows_each = block.late_each};
   Sum* before = nullptr;
   for (int64_t r = 0; r < rows; r += kRowTileRows) {
     Sum* sums = c + r * 32;
     beside.sums = r + kRowTileRows < rows ? sums + kSumsOfRows : c;  // of the next block
     beside.sum_lines = {0, kSumLines};
-    if (block.finishes && r > 0) beside.finishes(before, r - kRowTileRows, kRowTileRows);
     const T* a = tiles_at<T>(g, scratch, row, rows, block.k, r);
     if (row_tiles_at(rows, r) == 2)
       multiply_copied_rows<2>(a, block.weights, tiles, before, sums, block.fresh, beside);
     else
       multiply_copied_rows<1>(a, block.weights, tiles, before, sums, block.fresh, beside);
-    beside.finish(kRowTileRows);
     before = sums;
   }
-  const int64_t last = (passes - 1) * kRowTileRows;
-  store_sums(row_tiles_at(rows, last), before);
-  if (!block.finishes) return;
-  beside.finishes(before, last, rows - last);
-  beside.finish(kRowTileRows);
+  store_sums(row_tiles_at(rows, (passes - 1) * kRowTileRows), before);
 }
 
 // The sums of formats without groups: of many rows as tiles.
@@ -270,7 +246,9 @@ struct SumsOfCopied : SumsInRows<Sum> {
   static void begin_share(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
     scratch.copies = copies_blocks(g, share);
     scratch.streamed.panels = streamed_panels(g, share);
+    scratch.late = {};
   }
+  static void end_rows(const GemmArgs& g, GemmScratch& scratch) { finish_all_late<Sum>(g, scratch); }
   static void end_share(const GemmScratch& scratch) { fence_streams(scratch.streamed); }
   static void add_part(int64_t rows, const Sum* part, Sum* c, const GemmScratch& scratch) {
     if (!scratch.copies) return SumsInRows<Sum>::add_part(rows, part, c, scratch);
@@ -289,7 +267,8 @@ struct SumsOfCopied : SumsInRows<Sum> {
   }
 };
 
-// Adds k tiles of a pair of panels to the sums `c` of a row block, or overwrites `c` with them if `fresh` is set.
+// Adds k tiles of a pair of panels to the sums `c` of a row block, or overwrites `c` with them if `fresh` is set. With
+// `finish`, the sums are finished later: during the products of the next pair, or by `end_rows`.
 template <class T, class Sum>
 inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool finish,
                        GemmScratch& scratch, Sum* c) {
@@ -302,18 +281,24 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   const int64_t k_tiles = g.b.depth / kTileDepth<T>;
   const T* b = reinterpret_cast<const T*>(g.b.data) + panel / 2 * k_tiles * kPair;
   const CopiedBlocks blocks(g, k);
+  LateSums& late = scratch.late;
+  if (late.sums == c) finish_all_late<Sum>(g, scratch);  // of a group of one pair
+  const int64_t steps = ceil_div(rows, kRowTileRows) * (k.end - k.begin - blocks.count);
+  const int64_t late_each = ceil_div(late.rows.end - late.rows.begin, steps > 0 ? steps : 1);
   for (int64_t i = 0; i < blocks.count; ++i) {
     const bool last = i + 1 == blocks.count;
     const Range own = blocks.at(i), next = blocks.at(last ? 0 : i + 1);
-    multiply_copied(g, scratch, row, rows, panel,
+    multiply_copied(g, scratch, row, rows,
                     CopiedBlock<T>{.k = own,
                                    .weights = b + own.begin * kPair,
                                    .next = b + ((last ? k_tiles : 0) + next.begin) * kPair,
                                    .next_tiles = next.end - next.begin,
                                    .fresh = fresh && i == 0,
-                                   .finishes = finish && last},
+                                   .late_each = late_each},
                     c);
   }
+  finish_all_late<Sum>(g, scratch);
+  if (finish) late = {c, row, panel, {0, rows}};
 }
 
 }  // namespace

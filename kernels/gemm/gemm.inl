@@ -69,11 +69,13 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
     const bool streamed = rows <= kStreamedRows;
     const bool whole = Weights::slab(g, rows, streamed) >= units;
     if (whole) Weights::begin(g, row, rows, {0, units}, scratch);
-    const int64_t group = whole ? 2 : g.blocking.group_panels;
+    // Two pairs where a pair is finished during the next one.
+    const int64_t group = whole ? (Weights::kFinishes ? 4 : 2) : g.blocking.group_panels;
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
       const Range panels{first, share.panels.end - first < group ? share.panels.end : first + group};
       gemm_block<Weights>(g, row, rows, panels, streamed, scratch);
     }
+    Weights::end_rows(g, scratch);
   }
   Weights::end_share(scratch);
 }

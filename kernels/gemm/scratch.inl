@@ -49,6 +49,13 @@ struct StreamedLines {
   alignas(64) bf16 halves[kRowBlock * kTileN];
 };
 
+// Sums of a pair of panels that are finished during the products of the next pair (late_sums_amx.inl).
+struct LateSums {
+  const void* sums;
+  int64_t row, panel;  // of the row block
+  Range rows{0, 0};    // of the row block, that are left
+};
+
 struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
@@ -68,6 +75,7 @@ struct GemmScratch {
   alignas(64) float row_scales[kRowBlock];  // of a row block of int8
   GroupBatches batches;
   StreamedLines streamed;
+  LateSums late;
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ template <class Sum>
 struct SumsInRows {
   static void begin_share(const GemmArgs&, const GemmShare&, GemmScratch&) {}
   static void begin_rows(const GemmArgs&, int64_t, int64_t, GemmScratch&) {}
+  static void end_rows(const GemmArgs&, GemmScratch&) {}
   static void end_share(const GemmScratch&) {}
   static void add_part(int64_t rows, const Sum* part, Sum* c, const GemmScratch&) { add_values(part, rows * 32, c); }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {

@@ -332,11 +332,11 @@ void bind_program(nb::module_& m) {
           [](const Program& self) {
             const Blocking& b = self.blocking();
             return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows, b.copied_tiles,
-                                   b.streamed_bytes, b.least_copied_pairs);
+                                   b.streamed_bytes, b.row_block, b.least_copied_pairs);
           },
           [](Program& self,
-             const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>& to) {
-            const auto& [group, slab, block, few, few_rows, copied, streamed, copied_pairs] = to;
+             const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>& to) {
+            const auto& [group, slab, block, few, few_rows, copied, streamed, row_block, copied_pairs] = to;
             self.set_blocking({.group_panels = group,
                                .slab_tiles = slab,
                                .block_tiles = block,
@@ -344,6 +344,7 @@ void bind_program(nb::module_& m) {
                                .few_rows = few_rows,
                                .copied_tiles = copied,
                                .streamed_bytes = streamed,
+                               .row_block = row_block,
                                .least_copied_pairs = copied_pairs});
           })
       .def("profile",

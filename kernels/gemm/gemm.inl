@@ -2,7 +2,7 @@
 // differ only in what four bytes of a line mean and how a finished sum is read.
 //
 // With many rows, for a thread's share of rows and panels:
-//   rows in blocks of up to 256               weights are read from memory once per block: 256 operations per byte
+//   rows in blocks of up to 256 or 512        weights are read from memory once per block: 256 operations per byte
 //     panels in groups                        the block's results for a group stay in L2, in fp32
 //       k in slabs                            the block of A for a slab stays in L2 while the group passes by it
 //         panels in pairs
@@ -36,7 +36,7 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
   using Sum = typename Weights::Sum;
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = Weights::slab(g, rows, streamed);
   const auto of = [&](float* results, int64_t panel) {
-    return reinterpret_cast<Sum*>(results) + (panel - panels.begin) / 2 * kRowBlock * 32;
+    return reinterpret_cast<Sum*>(results) + (panel - panels.begin) / 2 * round_up(rows, kRowUnit) * 32;
   };
   for (int64_t index = 0; index < g.b.k_parts; ++index) {
     const Range part = split(units, g.b.k_parts, index);
@@ -62,8 +62,9 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
   Weights::begin_share(g, share, scratch);
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
   const int64_t all_rows = share.rows.end - share.rows.begin;
-  for (int64_t index = 0; index < row_blocks(all_rows); ++index) {
-    const Range block = row_block(all_rows, index);
+  const int64_t most = most_rows(g, (share.panels.end - share.panels.begin) / 2);
+  for (int64_t index = 0; index < row_blocks(all_rows, most); ++index) {
+    const Range block = row_block(all_rows, most, index);
     const int64_t row = share.rows.begin + block.begin, rows = block.end - block.begin;
     Weights::begin_rows(g, row, rows, scratch);
     const bool streamed = rows <= kStreamedRows;
@@ -156,7 +157,8 @@ inline void gemm_finish(const GemmArgs& g, void* sums, int thread, int threads) 
 }
 
 inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
-  for_share(g, thread, threads, [&](const GemmShare& share) { gemm_share(g, share, scratch); });
+  for_share(g, most_rows_of_share(g, threads), thread, threads,
+            [&](const GemmShare& share) { gemm_share(g, share, scratch); });
 }
 
 inline int64_t gemm_peak(WeightFormat format, PeakOperands operands, int64_t rounds) {

@@ -46,7 +46,7 @@ struct GroupBatches {
 // gated results, by rows of the block.
 struct StreamedLines {
   Range panels;
-  alignas(64) bf16 halves[kRowBlock * kTileN];
+  alignas(64) bf16 halves[kMostRowBlock * kTileN];
 };
 
 // Sums of a pair of panels that are finished during the products of the next pair (late_sums_amx.inl).
@@ -57,8 +57,8 @@ struct LateSums {
 };
 
 struct GemmScratch {
-  alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
-  alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
+  alignas(64) float c[kMostPanels / 2 * kMostRowBlock * 32];     // results of a block, fp32 or int32
+  alignas(64) float part[kMostPanels / 2 * kMostRowBlock * 32];  // of a part of k after the first
   alignas(64) std::byte tiles[kWidenedBytes];
   // Totals of the activations of a slab of groups, [groups][rows]; see sum_groups. For quantized activations see
   // copy_scales.
@@ -70,9 +70,9 @@ struct GemmScratch {
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;
-  int together;                             // rows of a pass
-  bool copies;                              // whether a share's activations are copied by blocks; see copies_blocks
-  alignas(64) float row_scales[kRowBlock];  // of a row block of int8
+  int together;                                 // rows of a pass
+  bool copies;                                  // whether a share's activations are copied by blocks; see copies_blocks
+  alignas(64) float row_scales[kMostRowBlock];  // of a row block of int8
   GroupBatches batches;
   StreamedLines streamed;
   LateSums late;

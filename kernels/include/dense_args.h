@@ -66,6 +66,17 @@ struct GemmArgs {
   bool tiled_rows = false, tiled_results = false;
 };
 
+// Returns the most rows that pass by the weights of a product together, for a thread with some pairs of panels.
+// Measured with AMX, 512 rows compared with 256: speed 1.04 with 32 pairs, 0.96 with 23. Where the k of 256 rows is one
+// slab, sums pass through registers alone, and more rows lose 3 %.
+inline constexpr int64_t kPairsOfLargeBlock = 32;
+[[gnu::always_inline]] constexpr int64_t most_rows(const GemmArgs& g, int64_t pairs) {
+  const int64_t most = g.blocking.row_block,
+                k_tiles = g.b.depth / (takes_int8(g.b.format) ? kTileDepth<int8_t> : kTileK);
+  const bool large = !is_grouped(g.b.format) && pairs >= kPairsOfLargeBlock && k_tiles > g.blocking.slab_tiles;
+  return large || most < kRowBlock ? most : kRowBlock;
+}
+
 // A thread's share of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
 struct GemmShare {
   Range rows, panels;

@@ -104,13 +104,19 @@ template <class Args>
   return split(a.num_runs * parts_of_run(a), threads, thread);
 }
 
+// Returns the most rows of a block for threads that share a product.
+[[gnu::always_inline]] constexpr int64_t most_rows_of_share(const GemmArgs& g, int threads) {
+  return most_rows(g, g.b.n_panels / 2 * row_blocks(g.m, g.blocking.row_block) / threads);
+}
+
 // Calls `multiply` for each rectangle of a thread's part of [m, n_panels]: at most three, except for very many rows.
-// Units of 32 rows and two panels are counted through row blocks (`row_block`), within a block through panels, and
-// within panels through rows. Any number of threads, such as 43, then has equal parts. The parts are not flat, so data
-// that is read stays in caches. A grid of threads would have to divide both sides evenly.
+// Units of 32 rows and two panels are counted through row blocks (`row_block` with `most`), within a block through
+// panels, and within panels through rows. Any number of threads, such as 43, then has equal parts. The parts are not
+// flat, so data that is read stays in caches. A grid of threads would have to divide both sides evenly.
 template <class Multiply>
-[[gnu::always_inline]] constexpr void for_share(const GemmArgs& g, int thread, int threads, Multiply&& multiply) {
-  const int64_t row_units = ceil_div(g.m, kRowUnit), pairs = g.b.n_panels / 2, blocks = row_blocks(g.m);
+[[gnu::always_inline]] constexpr void for_share(const GemmArgs& g, int64_t most, int thread, int threads,
+                                                Multiply&& multiply) {
+  const int64_t row_units = ceil_div(g.m, kRowUnit), pairs = g.b.n_panels / 2, blocks = row_blocks(g.m, most);
   const Range units = split(row_units * pairs, threads, thread);
   for (int64_t unit = units.begin; unit < units.end;) {
     // The block of units that `split` gives this row unit to.

@@ -100,14 +100,15 @@ struct GroupLayout {
 // and padded activation columns are written as zero. Padded activation rows are neither read nor written.
 inline constexpr int kPad = 32;
 
-inline constexpr int64_t kRowBlock = 256;    // the most rows that a GEMM takes through the weights together
-inline constexpr int64_t kRowUnit = 32;      // blocks and shares of rows begin at multiples of this
-inline constexpr int64_t kMostPanels = 128;  // panels whose results a thread stores for a row block
+inline constexpr int64_t kRowBlock = 256;      // rows that a GEMM takes through the weights together
+inline constexpr int64_t kMostRowBlock = 512;  // the maximum that a blocking may choose for formats without groups
+inline constexpr int64_t kRowUnit = 32;        // blocks and shares of rows begin at multiples of this
+inline constexpr int64_t kMostPanels = 128;    // panels whose results a thread stores for a row block
 
 // The block sizes of a GEMM with many rows, which keep reused data in a cache. They change no bit of a result.
 struct Blocking {
   int64_t group_panels;  // whose results for a row block stay in the second level; even, at most kMostPanels
-  int64_t slab_tiles;    // k tiles of a whole row block's activations that stay in the second level
+  int64_t slab_tiles;    // k tiles of kRowBlock rows of activations that stay in the second level
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
   int64_t few_tiles;     // the same for a small batch: the next block is fetched while half of this one is in use
   int64_t few_rows;      // the maximum rows of a small batch
@@ -115,6 +116,7 @@ struct Blocking {
   // through the first level; and the bytes of an operation's results beyond which their lines are written past the
   // caches.
   int64_t copied_tiles, streamed_bytes;
+  int64_t row_block;           // rows that pass by weights without groups together
   int64_t least_copied_pairs;  // the minimum pairs of panels of a share whose activations are copied
 };
 
@@ -196,11 +198,12 @@ inline constexpr int64_t kPartSums = 2 * kSplitPairs * kStreamedRows * 2 * kTile
   return {begin < count ? begin : count, end < count ? end : count};
 }
 
-// Returns the number of blocks in which a GEMM takes `rows` rows through the weights, and the rows of one of them. The
-// blocks are nearly equal: a last block of few rows would read all weights again for these alone.
-[[gnu::always_inline]] constexpr int64_t row_blocks(int64_t rows) { return ceil_div(rows, kRowBlock); }
-[[gnu::always_inline]] constexpr Range row_block(int64_t rows, int64_t index) {
-  return split(rows, row_blocks(rows), index, kRowUnit);
+// Returns the number of blocks in which a GEMM takes `rows` rows through the weights, up to `most` at once, and the
+// rows of one of them. The blocks are nearly equal: a last block of few rows would read all weights again for these
+// alone.
+[[gnu::always_inline]] constexpr int64_t row_blocks(int64_t rows, int64_t most) { return ceil_div(rows, most); }
+[[gnu::always_inline]] constexpr Range row_block(int64_t rows, int64_t most, int64_t index) {
+  return split(rows, row_blocks(rows, most), index, kRowUnit);
 }
 
 }  // namespace numaserve

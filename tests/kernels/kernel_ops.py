@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 PAD = 32
 ONE_THREAD = Team([-1])
-CACHES = (32 << 10, 1 << 20)  # of the first and second level, in bytes; `copied_pairs` of `gemm` may follow
+# Of the first and second level, in bytes. `copied_pairs` and `row_block` of the native `gemm` may follow.
+CACHES = (32 << 10, 1 << 20)
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
 # Cuts of items at blocks: the number of first blocks that are merged at once, and the blocks of each other item.
 BLOCK_CUTS = [(0, 1), (0, 2), (1, 1), (3, 1), (2, 3), (9, 1)]

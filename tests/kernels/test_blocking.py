@@ -24,11 +24,11 @@ def test_a_block_leaves_room_for_what_the_set_keeps_beside_it(isa: str) -> None:
 
 def test_what_a_sweep_has_found_stands_for_its_family_and_set_alone(isa: str) -> None:
     caches, by_caches = (32 << 10, 1 << 20), ops.blocking(isa, 32 << 10, 1 << 20)
-    copied = (OF_COPIED_TILES[32] if isa.startswith("amx") else 4, 512 << 10, 12)
+    copied = (OF_COPIED_TILES[32] if isa.startswith("amx") else 4, 512 << 10, 256, 12)
     assert by_caches[3:] == (by_caches[2] // 2, 36, *copied)
     assert ops.blocking(isa, *caches, "AuthenticAMD", 26) == ops.blocking(isa, *caches, "GenuineIntel", 25) == by_caches
     xeon = ops.blocking(isa, *caches, "GenuineIntel", 6)
-    assert xeon == (*by_caches[:2], *((8, 4, 64, *copied) if isa == "amx" else by_caches[2:]))
+    assert xeon == (*by_caches[:2], *((8, 4, 64, *copied[:2], 512, 12) if isa == "amx" else by_caches[2:]))
     zen4 = ops.blocking(isa, *caches, "AuthenticAMD", 25)
     assert zen4 == (*by_caches[:2], *((32, 4, 16, *copied) if isa == "avx512" else by_caches[2:]))
 
@@ -46,7 +46,7 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     b = make_builder(ONE_THREAD, hidden=64, step_tokens=1)
     begin(b, ONE_THREAD)
     program = built(b, ONE_THREAD)
-    few, copied = (2, 16), (4, 0, 3)
+    few, copied = (2, 16), (4, 0, 64, 3)
     program.blocking = (2, 8, 4, *few, *copied)
     assert program.blocking == (2, 8, 4, *few, *copied)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
@@ -57,11 +57,14 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
             program.blocking = (2, 8, 4, *rows, *copied)
     for tiles in (3, 33):
         with pytest.raises(ValueError, match=r"for copied activations must have 4 to 32 k tiles"):
-            program.blocking = (2, 8, 4, *few, tiles, 0, 0)
+            program.blocking = (2, 8, 4, *few, tiles, 0, 256, 0)
     with pytest.raises(ValueError, match=r"that are not streamed must not be negative"):
-        program.blocking = (2, 8, 4, *few, 4, -1, 0)
+        program.blocking = (2, 8, 4, *few, 4, -1, 256, 0)
     with pytest.raises(ValueError, match=r"that are copied for must not be negative"):
-        program.blocking = (2, 8, 4, *few, 4, 0, -1)
+        program.blocking = (2, 8, 4, *few, 4, 0, 256, -1)
+    for rows in (0, 48, 544):
+        with pytest.raises(ValueError, match=r"whole groups of 32 rows, 32 to 512 rows"):
+            program.blocking = (2, 8, 4, *few, 4, 0, rows, 0)
     assert program.blocking == (2, 8, 4, *few, *copied)
 
 

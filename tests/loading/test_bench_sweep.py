@@ -65,7 +65,7 @@ def test_a_program_keeps_its_blocking() -> None:
         sweep._by_turns(
             program,
             1,
-            [Blocking(2, 8, 4, 2, 36, 4, 0, 0), Blocking(4, 16, 8, 4, 16, 8, 1, 2)],
+            [Blocking(2, 8, 4, 2, 36, 4, 0, 256, 0), Blocking(4, 16, 8, 4, 16, 8, 1, 32, 2)],
             Effort(seconds=0, least=1),
         )
     )

@@ -32,6 +32,7 @@ class Blocking(NamedTuple):
     few_rows: int
     copied_tiles: int
     streamed_bytes: int
+    row_block: int
     least_copied_pairs: int
 
 

@@ -42,13 +42,15 @@ void gemm_share(const GemmArgs& g, const GemmShare& share, void*) {
   const int64_t rows = size(share.rows), pairs = size(share.panels) / 2, bytes = pairs * pair_bytes(g.b);
   const int64_t first = share.rows.begin == 0 ? 1 : 0;
   Lane::current().add({.memory = first * bytes,
-                       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (row_blocks(rows) - first) * bytes,
+                       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) +
+                                (row_blocks(rows, most_rows(g, pairs)) - first) * bytes,
                        .flops = 2 * rows * pairs * kPair * g.b.depth},
                       share.item);
 }
 
 void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
-  for_share(g, thread, threads, [&](const GemmShare& share) { gemm_share(g, share, scratch); });
+  for_share(g, most_rows_of_share(g, threads), thread, threads,
+            [&](const GemmShare& share) { gemm_share(g, share, scratch); });
 }
 
 void gemm_parts(const GemmArgs& g, void*, void*, int thread, int threads) {

@@ -38,7 +38,7 @@ namespace {
 template <class Use>
 void for_pieces(const GemmArgs& g, int lane, int lanes, Use&& use) {
   int64_t most = 2 * (1 + lane % kPiecePairs);
-  for_share(g, lane, lanes, [&](const GemmShare& share) {
+  for_share(g, kRowBlock, lane, lanes, [&](const GemmShare& share) {
     for (int64_t panel = share.panels.begin; panel < share.panels.end; most = 2 * kPiecePairs) {
       const int64_t end = std::min(panel + most, share.panels.end);
       use(GemmShare{share.rows, {panel, end}});

@@ -58,10 +58,11 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
           float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes,
-          int64_t copied_pairs, bool tiled_rows, bool tiled_results) {
+          int64_t copied_pairs, int64_t row_block, bool tiled_rows, bool tiled_results) {
   const KernelTable& table = *table_by_name(isa);
   Blocking sizes = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}, {});
   if (copied_pairs >= 0) sizes.least_copied_pairs = copied_pairs;
+  if (row_block > 0) sizes.row_block = row_block;
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
   const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
@@ -103,13 +104,13 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
 }
 
 // (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few, k tiles of a
-// block for copied activations, bytes beyond which results are streamed, pairs of panels from which on activations are
-// copied)
+// block for copied activations, bytes beyond which results are streamed, rows of a block, pairs of panels from which on
+// activations are copied)
 nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, const std::string& vendor,
                    unsigned family) {
   const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes}, {vendor, family});
   return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles, found.few_tiles, found.few_rows,
-                        found.copied_tiles, found.streamed_bytes, found.least_copied_pairs);
+                        found.copied_tiles, found.streamed_bytes, found.row_block, found.least_copied_pairs);
 }
 
 // `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`. Without a `weight`, x is
@@ -228,7 +229,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   nb::module_::import_("numaserve.kernels");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
-          "l2_bytes"_a, "copied_pairs"_a = -1, "tiled_rows"_a = false, "tiled_results"_a = false);
+          "l2_bytes"_a, "copied_pairs"_a = -1, "row_block"_a = 0, "tiled_rows"_a = false, "tiled_results"_a = false);
   ops.def("takes_tiled_rows", [](const std::string& isa) { return table_by_name(isa)->takes_tiled_rows; }, "isa"_a);
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "cols"_a, "weight"_a.none(), "eps"_a, "out"_a, "quantized"_a.none(),

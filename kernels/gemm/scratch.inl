@@ -1,6 +1,8 @@
 // Memory that a GEMM's thread keeps between its steps.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/include/types.h"
 
 namespace numaserve {
@@ -77,6 +79,9 @@ struct GemmScratch {
   StreamedLines streamed;
   LateSums late;
 };
+// Tiles of copied activations and of weights, which begin at multiples of a tile, are read side by side. With the same
+// address within a page a product takes 1.08 times as long (a virtual Xeon with AMX); a line apart suffices.
+static_assert(offsetof(GemmScratch, rows) % 4096 == kLineBytes);
 
 }  // namespace
 }  // namespace numaserve

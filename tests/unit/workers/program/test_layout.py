@@ -49,13 +49,13 @@ def assert_apart(found: Layout, program: list[Operation]) -> None:
     for one, other in combinations(lives, 2):
         if not lives[one].meets(lives[other]):
             continue
-        (first, _, _), (second, _, _) = found.place(one), found.place(other)
+        first, second = (found.place(each)[0] - each.begin for each in (one, other))
         assert first + one.nbytes <= second or second + other.nbytes <= first
     for buffer in lives:
         offset, _, collective = found.place(buffer)
         assert collective == -1
-        assert offset % ALIGNMENT == 0
-        assert offset + buffer.nbytes <= found.arena_bytes
+        assert (offset - buffer.begin) % ALIGNMENT == 0
+        assert offset - buffer.begin + buffer.nbytes <= found.arena_bytes
 
 
 @given(operations())

@@ -60,7 +60,7 @@ inline std::byte* copied_tiles(GemmScratch& scratch, int64_t rows, Range block, 
 template <class T>
 inline const T* tiles_at(const GemmArgs& g, GemmScratch& scratch, int64_t row, int64_t rows, Range block, int64_t r) {
   if (!g.tiled_rows) return reinterpret_cast<const T*>(copied_tiles(scratch, rows, block, r));
-  return static_cast<const T*>(g.a) + tiled_index(row + r, block.begin * kTileDepth<T>, g.lda);
+  return static_cast<const T*>(g.a) + tiled_index<T>(row + r, block.begin * kTileDepth<T>, g.lda);
 }
 
 // Copies the activations of a block. Rows that do not exist are zero.
@@ -110,7 +110,8 @@ struct BesideCopied {
 
   void fetch_weights() {
     const int64_t end = next(weight_lines, lines_each);
-    for (; weight_lines.begin < end; ++weight_lines.begin) prefetch_line(weights + weight_lines.begin * kLineBytes);
+    for (; weight_lines.begin < end; ++weight_lines.begin)
+      prefetch_line(weights + weight_lines.begin * kLineBytes);
   }
   void fetch_sums() {
     const int64_t end = next(sum_lines, sum_lines_each);

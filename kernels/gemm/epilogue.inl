@@ -51,11 +51,14 @@ inline F32x16 finished(const GemmArgs& g, const int32_t* c, const float* row_sca
   return sum * F32x16::set1(*row_scale) * F32x16::load(g.b.scales + column);
 }
 
-// Copies the scales of some rows of int8, each of which lies after its row's values. Finishing would otherwise read a
-// line of each row for each pair of panels.
+// Copies the scales of some rows of int8. Outside the order of tiles each lies after its row's values, and finishing
+// would otherwise read a line of each row for each pair of panels.
 inline void gather_scales(const GemmArgs& g, int64_t row, int64_t rows, float* to) {
-  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
-  for (int64_t r = 0; r < rows; ++r, a += g.lda) __builtin_memcpy(to + r, a, sizeof(float));
+  const int8_t* a = static_cast<const int8_t*>(g.a);
+  for (int64_t r = row; r < row + rows; ++r, ++to) {
+    const int64_t at = g.tiled_rows ? tiled_scale_index(r, g.b.depth, g.lda) : r * g.lda + g.b.depth;
+    __builtin_memcpy(to, a + at, sizeof(float));
+  }
 }
 
 // The distances, in elements, of the sums of two panels: from row to row, and from panel to panel.
@@ -88,7 +91,7 @@ struct FinishedSums {
 // Returns the place of a bf16 result.
 inline bf16* result_at(const GemmArgs& g, int64_t row, int64_t column) {
   if constexpr (kPacksTiles)
-    if (g.tiled_results) return g.out_bf16 + tiled_index(row, column, g.ldo);
+    if (g.tiled_results) return g.out_bf16 + tiled_index<bf16>(row, column, g.ldo);
   return g.out_bf16 + row * g.ldo + column;
 }
 

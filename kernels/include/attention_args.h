@@ -148,6 +148,7 @@ struct AttentionArgs {
   const AttentionSequence* sequences;
   bf16* out;  // [rows, ldo]
   int64_t ldo;
+  bool tiled = false;  // whether `out` is in the order of tiles, as in GemmArgs
   float* partial;  // [partial rows, padded dimensions of a value + kPartialExtra]: unnormalised output, maximum, sum
   bool latent = false;       // whether the first value_dim dimensions of a key are its value; there is one KV head
   float value_scale = 1.0f;  // of the results

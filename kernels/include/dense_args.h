@@ -61,8 +61,8 @@ struct GemmArgs {
   // The bytes that the whole operation writes before the next one reads them: beyond `Blocking::streamed_bytes`,
   // results are written past the caches. Zero where they are read from a cache of the same thread, or are in the ring.
   int64_t result_bytes = 0;
-  // Whether rows of `a`, or of `out_bf16`, are in the order of tiles (`tiled_index`), in whole groups of 32 rows. Both
-  // are for bf16 alone, and for sets whose table says that they take them.
+  // Whether rows of `a`, in bf16 or in int8 without groups, or of `out_bf16`, are in the order of tiles
+  // (`tiled_index`), in whole groups of 32 rows. Only for sets whose table says that they take them.
   bool tiled_rows = false, tiled_results = false;
 };
 
@@ -167,6 +167,7 @@ struct QuantizeArgs {
   // A token may have a row for each of its heads: `rows` then counts the rows of all heads, and `ldx` and `ldo` are of
   // tokens.
   int64_t heads = 1, x_stride = 0, out_stride = 0;
+  bool tiled = false;  // whether `out`, without groups and heads, is in the order of tiles, as in GemmArgs
 };
 
 // residual = (residual + post_norm?(sum over parts, in order, + bias)) * scale. The sum works on elements and the norm

@@ -128,6 +128,7 @@ struct GatedNormArgs {
   int64_t rows, heads, dim;
   float eps;
   bool silu;
+  bool tiled = false;  // whether `out` is in the order of tiles, as in GemmArgs; `dim` is then a multiple of 16
 };
 
 // x *= sigmoid(gate).
@@ -137,6 +138,7 @@ struct SigmoidGateArgs {
   const float* gate;  // [rows, ldg]
   int64_t ldg;
   int64_t rows, cols;
+  bool tiled = false;  // whether `x` is in the order of tiles, as in GemmArgs
 };
 
 }  // namespace numaserve

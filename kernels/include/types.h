@@ -89,11 +89,17 @@ struct GroupLayout {
   return (panel / 2 * k_tiles + k_tile) * 2 + panel % 2;
 }
 
-// Returns the index of an element of bf16 rows in the order in which the amx set reads tiles: [groups of 32 rows]
-// [k tiles][2][16 rows][32 columns]. `ld` is a multiple of 32.
+// Returns the index of an element of rows of bf16 or int8 in the order in which the amx set reads tiles: [groups of 32
+// rows][k tiles][32 rows][columns of a k tile]. `ld` has whole k tiles.
+template <class T>
 [[gnu::always_inline]] constexpr int64_t tiled_index(int64_t row, int64_t column, int64_t ld) {
-  const int64_t tile = (row / 32 * (ld / kTileK) + column / kTileK) * 2 + row % 32 / 16;
-  return (tile * 16 + row % 16) * kTileK + column % kTileK;
+  constexpr int64_t kRows = 32, kDepth = kTileDepth<T>;  // powers of two: masks, since signed divisions take longer
+  return (row & -kRows) * ld + (column & -kDepth) * kRows + (row & (kRows - 1)) * kDepth + (column & (kDepth - 1));
+}
+// Returns the index of the scale of a row of int8 in this order: the scales of a group of 32 rows lie side by side
+// after its `depth` columns, so that a product that finishes these rows reads two lines for all scales.
+[[gnu::always_inline]] constexpr int64_t tiled_scale_index(int64_t row, int64_t depth, int64_t ld) {
+  return (row & -32) * ld + 32 * depth + (row & 31) * static_cast<int64_t>(sizeof(float));
 }
 
 // Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K. Padded weights are zero,

@@ -72,19 +72,34 @@ inline float sink_share(float sink, float m) {
   return share[0];
 }
 
+// Writes columns of a row of results.
+inline void write_columns(const AttentionArgs& a, int64_t row, int64_t column, const bf16* values, int64_t count) {
+  if (!a.tiled) {
+    __builtin_memcpy(a.out + row * a.ldo + column, values, static_cast<size_t>(count) * sizeof(bf16));
+    return;
+  }
+  for (int64_t i = 0; i < count;) {  // up to the end of a tile's line
+    const int64_t left = kTileK - (column + i) % kTileK, some = count - i < left ? count - i : left;
+    bf16* out = a.out + tiled_index<bf16>(row, column + i, a.ldo);
+    __builtin_memcpy(out, values + i, static_cast<size_t>(some) * sizeof(bf16));
+    i += some;
+  }
+}
+
 // Writes the normalised result of a row, without the padding of its head.
 inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
                       float l) {
   const int64_t index = query_row(a, item, row);
   const int32_t dim = a.value_dim, heads = a.heads.q_heads;
-  bf16* out = a.out + index / heads * a.ldo + index % heads * dim;
   if (a.sinks != nullptr) l += sink_share(a.sinks[index % heads], m);
   const F32x16 scale = F32x16::set1(a.value_scale / l);
   alignas(64) bf16 rounded[kMaxHeadDim];
   for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
-  __builtin_memcpy(out, rounded, static_cast<size_t>(dim) * sizeof(bf16));
-  if (index % heads == heads - 1)  // the padding columns that the next GEMM reads
-    for (int64_t i = heads * dim; i < a.ldo; ++i) a.out[index / heads * a.ldo + i] = 0;
+  write_columns(a, index / heads, index % heads * dim, rounded, dim);
+  if (index % heads < heads - 1) return;
+  constexpr bf16 kZeros[2 * kTileK] = {};  // for the padding columns that the next GEMM reads
+  for (int64_t i = heads * dim; i < a.ldo; i += 2 * kTileK)
+    write_columns(a, index / heads, i, kZeros, a.ldo - i < 2 * kTileK ? a.ldo - i : 2 * kTileK);
 }
 
 inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + kPartialExtra; }

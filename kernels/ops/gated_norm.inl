@@ -12,22 +12,27 @@
 namespace numaserve {
 namespace {
 
+// Returns the place of a column of a row of results.
+inline bf16* gated_place(const GatedNormArgs& n, int64_t row, int64_t column) {
+  return n.out + (n.tiled ? tiled_index<bf16>(row, column, n.ldo) : row * n.ldo + column);
+}
+
 template <bool kSilu>
 inline void gated_norm_head(const GatedNormArgs& n, int64_t row, int64_t head) {
   const float *x = n.x + row * n.ldx + head * n.dim, *gate = n.gate + row * n.ldg + head * n.dim;
-  bf16* const out = n.out + row * n.ldo + head * n.dim;
   const F32x16 scale = F32x16::set1(rms_scale(x, n.dim, n.eps));
   const auto factor = [](F32x16 z) NUMASERVE_INLINE { return kSilu ? silu(z) : sigmoid(z); };
   int64_t i = 0;
   for (; i + 16 <= n.dim; i += 16)
-    (F32x16::load(x + i) * scale * F32x16::load(n.weight + i) * factor(F32x16::load(gate + i))).store(out + i);
+    (F32x16::load(x + i) * scale * F32x16::load(n.weight + i) * factor(F32x16::load(gate + i)))
+        .store(gated_place(n, row, head * n.dim + i));
   if (i == n.dim) return;
   const int rest = static_cast<int>(n.dim - i);
   alignas(64) bf16 last[16];  // the next head's columns may belong to another thread
   (F32x16::load_head(x + i, rest) * scale * F32x16::load_head(n.weight + i, rest) *
    factor(F32x16::load_head(gate + i, rest)))
       .store(last);
-  __builtin_memcpy(out + i, last, static_cast<size_t>(rest) * sizeof(bf16));
+  __builtin_memcpy(gated_place(n, row, head * n.dim + i), last, static_cast<size_t>(rest) * sizeof(bf16));
 }
 
 inline void gated_norm(const GatedNormArgs& n, int thread, int threads) {
@@ -37,17 +42,18 @@ inline void gated_norm(const GatedNormArgs& n, int thread, int threads) {
   const Range rows = split(n.rows, threads, thread);
   const int64_t cols = n.heads * n.dim;
   for (int64_t r = rows.begin; r < rows.end; ++r)
-    __builtin_memset(n.out + r * n.ldo + cols, 0, static_cast<size_t>(n.ldo - cols) * sizeof(bf16));
+    for (int64_t i = cols; i < n.ldo; i += 16)
+      __builtin_memset(gated_place(n, r, i), 0, static_cast<size_t>(n.ldo - i < 16 ? n.ldo - i : 16) * sizeof(bf16));
 }
 
 inline void sigmoid_gate(const SigmoidGateArgs& a, int thread, int threads) {
   const RowShare share = share_of(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    bf16* const x = a.x + r * a.ldx;
     const float* const gate = a.gate + r * a.ldg;
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
       const int valid = static_cast<int>(a.cols - i < 16 ? a.cols - i : 16);
-      (F32x16::load(x + i) * sigmoid(F32x16::load_head(gate + i, valid))).store(x + i);  // x is zero after the columns
+      bf16* const x = a.x + (a.tiled ? tiled_index<bf16>(r, i, a.ldx) : r * a.ldx + i);
+      (F32x16::load(x) * sigmoid(F32x16::load_head(gate + i, valid))).store(x);  // x is zero after the columns
     }
   }
 }

@@ -51,7 +51,7 @@ inline void rms_norm(const NormArgs& n, int thread, int threads) {
   const RowShare share = share_of(n, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     if (n.tiled)
-      rms_norm_row_at(n, r, share.columns, [&](int64_t column) { return n.out + tiled_index(r, column, n.ldo); });
+      rms_norm_row_at(n, r, share.columns, [&](int64_t column) { return n.out + tiled_index<bf16>(r, column, n.ldo); });
     else
       rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
   }

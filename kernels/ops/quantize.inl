@@ -53,29 +53,33 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
   }
 }
 
-inline void quantize_row(const QuantizeArgs& q, const bf16* x, Range columns, int8_t* out) {
+// Quantizes columns of a row without groups; `at` gives the place of a column's code, and the last column's thread
+// writes the row's scale to `scale_at`.
+template <class At>
+inline void quantize_row(const QuantizeArgs& q, const bf16* x, Range columns, At&& at, int8_t* scale_at) {
   const float peak = largest_magnitude(x, round_up(q.cols, 16));
   const F32x16 factor = F32x16::set1(steps_of(peak));
   for (int64_t i = columns.begin; i < columns.end; i += 16)
-    (padded_values(q, x, i) * factor).store_int8(out + i, kActivationOffset);
+    (padded_values(q, x, i) * factor).store_int8(at(i), kActivationOffset);
   const float scale = peak / kInt8Max;
-  if (columns.end == q.depth) __builtin_memcpy(out + q.depth, &scale, sizeof(scale));
+  if (columns.end == q.depth) __builtin_memcpy(scale_at, &scale, sizeof(scale));
 }
 
-inline void quantize_columns(const QuantizeArgs& q, const bf16* x, Range columns, int8_t* out) {
-  if (q.group > 0)
-    quantize_groups(q, x, {columns.begin / q.group, columns.end / q.group}, out);
-  else
-    quantize_row(q, x, columns, out);
+// Quantizes columns of row `row`, whose values are `x`.
+inline void quantize_columns(const QuantizeArgs& q, int64_t row, const bf16* x, Range columns) {
+  if (q.tiled)
+    return quantize_row(
+        q, x, columns, [&](int64_t column) { return q.out + tiled_index<int8_t>(row, column, q.ldo); },
+        q.out + tiled_scale_index(row, q.depth, q.ldo));
+  int8_t* out = q.out + row / q.heads * q.ldo + row % q.heads * q.out_stride;
+  if (q.group > 0) return quantize_groups(q, x, {columns.begin / q.group, columns.end / q.group}, out);
+  quantize_row(q, x, columns, [out](int64_t column) { return out + column; }, out + q.depth);
 }
 
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
   const RowShare share = share_of(q, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    const int64_t token = r / q.heads, head = r % q.heads;
-    quantize_columns(q, q.x + token * q.ldx + head * q.x_stride, share.columns,
-                     q.out + token * q.ldo + head * q.out_stride);
-  }
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r)
+    quantize_columns(q, r, q.x + r / q.heads * q.ldx + r % q.heads * q.x_stride, share.columns);
 }
 
 // Computes a norm and its result in int8 in one pass; q.x is the norm's output. A single row is normalised by every
@@ -88,7 +92,7 @@ inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* sc
     bf16* out = n.out + r * n.ldo;
     bf16* row = whole ? out : static_cast<bf16*>(scratch);
     rms_norm_row(n, r, all, row);
-    quantize_columns(q, row, share.columns, q.out + r * q.ldo);
+    quantize_columns(q, r, row, share.columns);
     if (whole) continue;
     const Range mine = split(n.ldo, threads, thread, 16);
     if (mine.begin < mine.end)

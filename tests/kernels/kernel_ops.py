@@ -65,9 +65,11 @@ def multiply(
     onto: F32 | None = None,
     in_parts: bool = False,
     caches: tuple[int, ...] = CACHES,
+    tiled: bool = False,
 ) -> F32 | U16:
     """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16. `widened`: codes to bf16,
-    and a as it is. The result is added `onto` an array, where there is one. `in_parts`: threads divide k too."""
+    and a as it is. The result is added `onto` an array, where there is one. `in_parts`: threads divide k too. `tiled`:
+    rows of int8 are in the order of tiles."""
     m, n = a.shape[0], weight.n
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
@@ -77,7 +79,7 @@ def multiply(
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
     options = (0.0, widened, onto is not None, in_parts, threads)
-    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, *options, *caches)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, *options, *caches, tiled_rows=tiled)
     return out[:, :n]
 
 

@@ -1,7 +1,7 @@
 """Rewrites of a list of operations to what kernels do at once. Each pass is a function of its own."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +10,8 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.exchange import Reduce
 from numaserve.workers.program.ops.experts import CombineExperts
-from numaserve.workers.program.ops.products import Linear
+from numaserve.workers.program.ops.products import HeadLinear, Linear
+from numaserve.workers.program.ops.recurrent import GatedHeadNorm, SigmoidGate
 from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
 from numaserve.workers.program.setup import Ranks
 
@@ -75,26 +76,43 @@ def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def with_lone_readers(operations: Sequence[Operation]) -> list[Operation]:
-    """Mark products in bf16 that alone read the result of the norm or product before them. Some instruction sets then
-    write it in the order in which the product reads it."""
+    """Mark products that alone read the rows that the operation before them makes. Some instruction sets then write
+    these rows in the order in which the product reads them."""
     readers = Counter(buffer.whole for operation in operations for buffer in operation.reads)
     found = list(operations)
-    for index, (before, operation) in enumerate(pairwise(operations), start=1):
-        made = _made_in_bf16(before)
+    for index, operation in enumerate(operations):
         match operation:
-            case Linear(logits=False, widened=False) if operation.x is made and operation.weight.format == "bf16":
-                if readers[operation.x.whole] == 1:
+            case Linear(logits=False, widened=False):
+                if _is_made_alone(operation, operations[max(index - 2, 0) : index], readers):
                     found[index] = replace(operation, reads_alone=True)
     return found
 
 
-def _made_in_bf16(operation: Operation) -> Buffer | None:
-    """The whole rows of bf16 that a norm or a product makes for all tokens."""
-    match operation:
-        case RmsNorm(quantized=None) if operation.out.whole is operation.out:
+def _is_made_alone(product: Linear, before: Sequence[Operation], readers: Mapping[Buffer, int]) -> bool:
+    """Whether only `product` reads its rows, which the last operation `before` makes, or attention and a gate."""
+    x, weights = product.x, product.weight.format
+    match before:
+        case [Attention() as attention, SigmoidGate() as gate] if gate.x is x:
+            return x is _made_for(weights, attention) and readers[x.whole] == 2
+        case [*_, maker]:
+            return x is _made_for(weights, maker) and readers[x.whole] == 1
+        case _:
+            return False
+
+
+def _made_for(weights: str, operation: Operation) -> Buffer | None:
+    """The whole rows, of all tokens, that an operation makes for a product with `weights`."""
+    match weights, operation:
+        case "bf16", RmsNorm(quantized=None) if operation.out.whole is operation.out:
             return operation.out
-        case Linear(logits=False) if operation.activation != "none":
+        case "bf16", Linear(logits=False) if operation.activation != "none":
             return operation.out
+        case "bf16", GatedHeadNorm() if operation.weight.size % 16 == 0:
+            return operation.out
+        case ("bf16", Attention() | HeadLinear()) | ("int8", Quantize(rows_per_token=1, logits=False)):
+            return operation.out
+        case "int8", RmsNorm():
+            return operation.quantized
         case _:
             return None
 

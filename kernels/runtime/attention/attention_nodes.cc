@@ -42,6 +42,7 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
           .sequences = batch.sequences(todo).data(),
           .out = run.at<bf16>(out),
           .ldo = out.ld,
+          .tiled = read_alone && are_tiled(run, narrow),
           .partial = run.at<float>(partial),
           .latent = heads.latent,
           .value_scale = value_scale,

@@ -19,6 +19,7 @@ struct AttentionNode : Node {
   const float* sinks = nullptr;
   int32_t block_groups = 1;
   int work = 0;                         // index in Batch::attention
+  bool read_alone = false;              // by the next node, a product in bf16; see `are_tiled`
   const RopeStoreNode* rope = nullptr;  // the node before, which may join this one
 
  private:

@@ -68,6 +68,7 @@ void HeadLinearNode::run(Run& run, int thread) const {
   const int64_t item_bytes = in_int8() ? 1 : static_cast<int64_t>(sizeof(bf16));
   const int64_t pairs = num_heads * per_head, parts = row_parts(rows, pairs, run.team.size());
   const Range mine = split(pairs * parts, run.team.size(), thread);
+  const bool tiled = read_alone && are_tiled(run, narrow);
   for (int64_t unit = mine.begin; unit < mine.end;) {
     const int64_t pair = unit % pairs, head = pair / per_head;
     const int64_t count = std::min(mine.end - unit, per_head - pair % per_head);
@@ -83,8 +84,9 @@ void HeadLinearNode::run(Run& run, int thread) const {
                           .activation = Activation::kNone,
                           .accumulate = false,
                           .out_f32 = nullptr,
-                          .out_bf16 = run.at<bf16>(out) + before,
-                          .ldo = out.ld},
+                          .out_bf16 = run.at<bf16>(out) + (tiled ? tiled_index<bf16>(0, before, out.ld) : before),
+                          .ldo = out.ld,
+                          .tiled_results = tiled},
                          {split(rows, parts, unit / pairs, kPad), {2 * pair, 2 * (pair + count)}},
                          run.scratch<void>(thread));
     unit += count;

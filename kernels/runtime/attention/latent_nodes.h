@@ -33,7 +33,8 @@ struct HeadLinearNode : Node {
   int32_t num_heads;
   Place out;
   int64_t out_stride;
-  bool widened = false;  // see GemmArgs
+  bool widened = false;     // see GemmArgs
+  bool read_alone = false;  // by the next node, a product in bf16; see `are_tiled`
 
  private:
   bool in_int8() const { return takes_int8(weight.format()) && !widened; }

@@ -102,11 +102,12 @@ void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread
                       .rows = rows(run),
                       .cols = cols,
                       .eps = eps,
-                      .tiled = read_alone && are_tiled(run, narrow)};
+                      .tiled = read_alone && !quantized && are_tiled(run, narrow)};
   if (!quantized) return run.table.rms_norm(args, part, parts);
   QuantizeArgs codes = quantize_args(run, out, *quantized, args.rows);
   codes.x = args.out;
   codes.out += first_row * codes.ldo;
+  codes.tiled = read_alone && are_tiled(run, narrow);
   run.table.rms_norm_quantize(args, codes, run.scratch<void>(thread), part, parts);
 }
 
@@ -198,6 +199,7 @@ QuantizeArgs QuantizeNode::arguments(const Run& run) const {
   args.heads = heads;
   args.x_stride = x_stride;
   args.out_stride = out_stride;
+  args.tiled = read_alone && are_tiled(run, narrow);
   return args;
 }
 

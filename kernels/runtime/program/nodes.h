@@ -216,7 +216,7 @@ struct NormNode : RowsNode {
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`
   bool beside = false;                 // rows of `out` have other columns after the result
-  bool read_alone = false;             // by the next node, a product in bf16; see `are_tiled`
+  bool read_alone = false;             // by the next node, a product: `out`, or `quantized`; see `are_tiled`
 
  private:
   int64_t columns() const override { return cols; }
@@ -248,13 +248,14 @@ struct QuantizeNode : RowsNode {
   int64_t rows_per_token;
   bool logits;
   int64_t heads = 1, x_stride = 0, out_stride = 0;  // of a row; see QuantizeArgs
+  bool read_alone = false;                          // by the next node, a product; see `are_tiled`
 
  private:
   int64_t columns() const override { return quantized.cols; }
   QuantizeArgs arguments(const Run& run) const;
 };
 
-// Whether rows that one product in bf16 reads are in the order of tiles in this step. Few rows are faster as rows.
+// Whether rows that one product reads are in the order of tiles in this step. Few rows are faster as rows.
 bool are_tiled(const Run& run, bool narrow);
 
 struct ReduceNode;

@@ -5,10 +5,12 @@
 #include <stdexcept>
 
 #include "kernels/runtime/attention/attention_nodes.h"
+#include "kernels/runtime/attention/latent_nodes.h"
 #include "kernels/runtime/exchange/divided_norm.h"
 #include "kernels/runtime/exchange/gather_columns.h"
 #include "kernels/runtime/exchange/reduce_node.h"
 #include "kernels/runtime/program/stream_nodes.h"
+#include "kernels/runtime/recurrent/gate_nodes.h"
 
 namespace numaserve {
 
@@ -77,24 +79,52 @@ void join(LinearNode& product, RowsNode* before) {
   before->has_product = true;
   product.before = before;
 }
-// Lets a product read what the node before it makes in the order of tiles.
+// Lets a product read what the node before it makes, at `made`, in the order of tiles.
 template <class Maker>
-void share_order(LinearNode& product, Maker& maker) {
-  require(maker.out.offset == product.x.offset && maker.out.ld == product.x.ld && product.x.ld % kTileK == 0,
-          product.name, "the operation directly before the matrix product does not write the input of the product");
+void share_order(LinearNode& product, Maker& maker, const Place& made) {
+  const bool in_tiles = product.x.ld * (takes_int8(product.weight.format()) ? 1 : 2) % kLineBytes == 0;
+  require(made.offset == product.x.offset && made.ld == product.x.ld && in_tiles, product.name,
+          "the operation directly before the matrix product does not write the input of the product");
   maker.read_alone = product.reads_alone = true;
 }
-void read_alone(LinearNode& product, const Program& p) {
-  require(product.weight.format() == WeightFormat::kBf16 && !product.logits, product.name,
-          "only matrix products of all tokens with bf16 weights take rows in the order of tiles");
+void read_alone_in_bf16(LinearNode& product, const Program& p) {
   auto* linear = p.last<LinearNode>();
   if (linear != nullptr && linear->activation != Activation::kNone && !linear->logits)
-    return share_order(product, *linear);
+    return share_order(product, *linear, linear->out);
+  auto* attention = p.last<AttentionNode>();
+  if (attention != nullptr) return share_order(product, *attention, attention->out);
+  auto* gate = p.last<SigmoidGateNode>();
+  if (gate != nullptr && gate->attention != nullptr) {
+    share_order(product, *gate->attention, gate->attention->out);
+    return share_order(product, *gate, gate->x);
+  }
+  auto* gated = p.last<GatedNormNode>();
+  if (gated != nullptr && gated->dim % kTileN == 0) return share_order(product, *gated, gated->out);
+  auto* heads = p.last<HeadLinearNode>();
+  if (heads != nullptr && heads->out_stride % kTileK == 0) return share_order(product, *heads, heads->out);
   auto* norm = p.last<NormNode>();
-  require(norm != nullptr && !norm->quantized && !norm->beside, product.name,
-          "the operation directly before a matrix product that reads its result alone must be a norm or a product, and "
-          "write whole rows of bf16");
-  share_order(product, *norm);
+  require(
+      norm != nullptr && !norm->quantized && !norm->beside, product.name,
+      "the operation directly before a matrix product that reads its result alone must be a norm, a gate, a product "
+      "or attention, and write whole rows of bf16");
+  share_order(product, *norm, norm->out);
+}
+void read_alone_in_int8(LinearNode& product, const Program& p) {
+  auto* quantize = p.last<QuantizeNode>();
+  if (quantize != nullptr && quantize->rows_per_token == 1 && quantize->heads == 1 && !quantize->logits &&
+      quantize->quantized.group == 0)
+    return share_order(product, *quantize, quantize->quantized.out);
+  auto* norm = p.last<NormNode>();
+  require(
+      norm != nullptr && norm->quantized && norm->quantized->group == 0, product.name,
+      "the operation directly before a matrix product in int8 that reads its result alone must quantize whole rows");
+  share_order(product, *norm, norm->quantized->out);
+}
+void read_alone(LinearNode& product, const Program& p) {
+  const WeightFormat format = product.weight.format();
+  require((format == WeightFormat::kBf16 || format == WeightFormat::kInt8) && !product.logits, product.name,
+          "only matrix products of all tokens with bf16 or int8 weights take rows in the order of tiles");
+  return format == WeightFormat::kBf16 ? read_alone_in_bf16(product, p) : read_alone_in_int8(product, p);
 }
 // Joins a sum over ranks with the product before it.
 void join(ReduceNode& sum, LinearNode* product) {

@@ -95,7 +95,7 @@ struct Linear {
   bool widened, accumulate, logits;
   Place out;
   bool joins_before;  // the previous operation makes the input, which only this one reads
-  bool reads_alone;   // the same, in bf16: rows may be in the order of tiles
+  bool reads_alone;   // the same, in bf16 or int8 without groups: rows may be in the order of tiles
   void visit(auto&& field) {
     field("name", name), field("x", x), field("weight", weight), field("bias", bias), field("activation", activation);
     field("widened", widened), field("accumulate", accumulate), field("logits", logits), field("out", out);

@@ -14,7 +14,8 @@ void GatedNormNode::run(Run& run, int thread) const {
                         .heads = heads,
                         .dim = dim,
                         .eps = eps,
-                        .silu = silu},
+                        .silu = silu,
+                        .tiled = read_alone && are_tiled(run, narrow)},
                        thread, run.team.size());
 }
 
@@ -34,9 +35,14 @@ void KeyDecaysNode::run(Run& run, int thread) const {
 }
 
 void SigmoidGateNode::run(Run& run, int thread) const {
-  run.table.sigmoid_gate(
-      {.x = run.at<bf16>(x), .ldx = x.ld, .gate = run.at<float>(gate), .ldg = gate.ld, .rows = rows(run), .cols = cols},
-      thread, run.team.size());
+  run.table.sigmoid_gate({.x = run.at<bf16>(x),
+                          .ldx = x.ld,
+                          .gate = run.at<float>(gate),
+                          .ldg = gate.ld,
+                          .rows = rows(run),
+                          .cols = cols,
+                          .tiled = read_alone && are_tiled(run, narrow)},
+                         thread, run.team.size());
 }
 
 }  // namespace numaserve

@@ -6,6 +6,8 @@
 
 namespace numaserve {
 
+struct AttentionNode;
+
 struct GatedNormNode : Node {
   GatedNormNode(Place x_in, Place gate_in, Place out_in, const float* weight_in, int64_t heads_in, int64_t dim_in,
                 float eps_in)
@@ -22,7 +24,8 @@ struct GatedNormNode : Node {
   const float* weight;
   int64_t heads, dim;
   float eps;
-  bool silu = true;  // of the gate; otherwise sigmoid
+  bool silu = true;         // of the gate; otherwise sigmoid
+  bool read_alone = false;  // by the next node, a product in bf16; see `are_tiled`
 };
 
 struct KeyDecaysNode : Node {
@@ -48,6 +51,8 @@ struct SigmoidGateNode : Node {
   void run(Run& run, int thread) const override;
   Place x, gate;
   int64_t cols;
+  AttentionNode* attention = nullptr;  // the node before, if it makes `x`
+  bool read_alone = false;             // by the next node, a product in bf16; see `are_tiled`
 };
 
 }  // namespace numaserve

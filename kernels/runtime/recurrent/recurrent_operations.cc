@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/runtime/attention/attention_nodes.h"
 #include "kernels/runtime/recurrent/conv_node.h"
 #include "kernels/runtime/recurrent/gate_nodes.h"
 
@@ -110,7 +111,10 @@ void add(Program& p, const GatedHeadNorm& f) {
 void add(Program& p, const SigmoidGate& f) {
   require(f.cols >= 0 && f.x.ld >= round_up(f.cols, kPad) && f.gate.ld >= f.cols, f.kKind,
           "the input or the gate has too few columns");
-  p.add(std::make_unique<SigmoidGateNode>(f.x, f.gate, f.cols));
+  auto node = std::make_unique<SigmoidGateNode>(f.x, f.gate, f.cols);
+  auto* attention = p.last<AttentionNode>();
+  if (attention != nullptr && attention->out.offset == f.x.offset) node->attention = attention;
+  p.add(std::move(node));
 }
 
 }  // namespace numaserve::operation

@@ -171,7 +171,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, std::pair<int32_t
                int32_t value_dim, CacheBytes cache, const std::string& kv_dtype_name, Array<const int32_t, 2> sequences,
                Array<const int32_t, 2> pages, float scale, float softcap, float value_scale, int32_t window,
                bool aligned, bool bidirectional, Maybe<const float, 1> sinks, int32_t joined_blocks,
-               int32_t blocks_per_item, int32_t rows_per_item, Array<bf16, 2> out) {
+               int32_t blocks_per_item, int32_t rows_per_item, Array<bf16, 2> out, bool tiled) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(cache, 1));
   const HeadGroups groups{.q_heads = q_heads, .kv_heads = kv_heads, .lower = others.first, .higher = others.second};
@@ -199,6 +199,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, std::pair<int32_t
                            .sequences = all.data(),
                            .out = out.data(),
                            .ldo = size(out, 1),
+                           .tiled = tiled,
                            .partial = nullptr,
                            .value_scale = value_scale,
                            .sinks = data_or_null(sinks)};
@@ -213,7 +214,7 @@ void bind_attention(nb::module_& ops) {
           "cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "others"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a,
           "sequences"_a, "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "bidirectional"_a,
-          "sinks"_a.none(), "joined_blocks"_a, "blocks_per_item"_a, "rows_per_item"_a, "out"_a);
+          "sinks"_a.none(), "joined_blocks"_a, "blocks_per_item"_a, "rows_per_item"_a, "out"_a, "tiled"_a = false);
 }
 
 }  // namespace numaserve

@@ -43,14 +43,15 @@ struct Operand {
 };
 
 Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t m, const PackedMatrix& packed,
-                bool widened, int threads) {
+                bool widened, bool tiled, int threads) {
   if (widened || !takes_int8(packed.format())) return {a.data(), size(a, 1), LargeBuffer()};
   // Rows begin on cache lines, as those of a Program do.
   const int64_t ld = round_up(quantized_bytes(packed.k(), packed.group()), kLineBytes);
   Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
   result.data = result.quantized.as<int8_t>();
-  const QuantizeArgs args =
+  QuantizeArgs args =
       quantize_args(a.data(), size(a, 1), result.quantized.as<int8_t>(), ld, m, packed.k(), packed.group());
+  args.tiled = tiled;
   play_threads(threads, [&](int thread) { table.quantize(args, thread, threads); });
   return result;
 }
@@ -73,7 +74,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const int64_t rows_out = out_f32 ? size(*out_f32, 0) : size(*out_bf16, 0);
   const int64_t ldo = out_f32 ? size(*out_f32, 1) : size(*out_bf16, 1);
   require(rows_out >= m && ldo >= columns, "the output is too small");
-  const Operand x = operand(table, a, m, packed, widened, threads);
+  const Operand x = operand(table, a, m, packed, widened, tiled_rows, threads);
   PackedWeights weights = packed.view();
   if (widened) weights.depth = round_up(packed.k(), kTileK);
   const GemmArgs args{.a = x.data,
@@ -113,10 +114,10 @@ nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, c
                         found.copied_tiles, found.streamed_bytes, found.row_block, found.least_copied_pairs);
 }
 
-// `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`. Without a `weight`, x is
-// only rounded.
+// `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`, and if `tiled` in the order
+// of tiles. Without a `weight`, x is only rounded.
 void rms_norm(const std::string& isa, Array<const float, 2> x, int64_t cols, Maybe<const float, 1> weight, float eps,
-              Array<bf16, 2> out, Maybe<int8_t, 2> quantized, int64_t group, bool fused, int threads) {
+              Array<bf16, 2> out, Maybe<int8_t, 2> quantized, int64_t group, bool fused, int threads, bool tiled) {
   const KernelTable& table = *table_by_name(isa);
   const int64_t rows = size(x, 0);
   require(size(out, 0) >= rows && size(out, 1) >= round_up(cols, kPad), "the output is too small");
@@ -134,8 +135,9 @@ void rms_norm(const std::string& isa, Array<const float, 2> x, int64_t cols, May
                       .eps = eps};
   if (!quantized || !fused) play_threads(threads, [&](int thread) { table.rms_norm(args, thread, threads); });
   if (!quantized) return;
-  const QuantizeArgs also =
+  QuantizeArgs also =
       quantize_args(out.data(), size(out, 1), quantized->data(), size(*quantized, 1), rows, cols, group);
+  also.tiled = tiled;
   const LargeBuffer scratch(static_cast<size_t>(size(out, 1)) * sizeof(bf16));
   play_threads(threads, [&](int thread) {
     if (fused)
@@ -233,7 +235,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("takes_tiled_rows", [](const std::string& isa) { return table_by_name(isa)->takes_tiled_rows; }, "isa"_a);
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "cols"_a, "weight"_a.none(), "eps"_a, "out"_a, "quantized"_a.none(),
-          "group"_a, "fused"_a, "threads"_a);
+          "group"_a, "fused"_a, "threads"_a, "tiled"_a = false);
   ops.def("divided_norm", &divided_norm, "isa"_a, "x"_a, "cols"_a, "counted"_a, "all_cols"_a, "weights"_a, "eps"_a,
           "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),

@@ -31,7 +31,7 @@ class Linear(Accumulating, Joining):
     with relu2 it is bf16 [tokens, n] = max(x, 0)², with gelu the GELU of each column, with plain_gelu_tanh its tanh
     approximation.
     `widened`: codes in groups become bf16 before they are multiplied. `reads_alone`: the operation before makes
-    x, in bf16, and no other operation reads it.
+    x, in bf16 or int8, and no other operation reads it.
     """
 
     name: str

@@ -163,12 +163,13 @@ def test_a_norm_that_several_read_is_joined_with_none() -> None:
     assert joins(mixture().fused()) == []
 
 
-def test_a_product_in_bf16_reads_alone_what_is_made_before_it() -> None:
+def test_a_product_in_bf16_or_int8_reads_alone_what_is_made_before_it() -> None:
     def alone(operations: Sequence[Operation]) -> list[str]:
         return [each.name for each in of(Linear, operations) if each.reads_alone]
 
-    assert alone(dense().fused()) == ["linear", "gate_up", "linear_partial"]  # not the product of attention's result
-    assert not any(alone(dense(format=format).fused()) for format in ("int8", "int4"))
+    for format in ("bf16", "int8"):
+        assert alone(dense(format=format).fused()) == ["linear", "linear_partial", "gate_up", "linear_partial"]
+    assert not alone(dense(format="int4", group=32).fused())
     b = dense()
     norm, hidden = (
         of(RmsNorm, b.operations)[0].out,
@@ -177,7 +178,7 @@ def test_a_product_in_bf16_reads_alone_what_is_made_before_it() -> None:
     assert isinstance(hidden, Operand)
     for x in (norm, hidden):
         b.linear(x, MatrixShape(32, x.cols))
-    assert alone(b.fused()) == ["gate_up"]
+    assert alone(b.fused()) == ["linear_partial", "gate_up"]
 
 
 def test_a_product_that_changes_what_its_norm_reads_is_not_joined_with_it() -> None:

@@ -72,7 +72,7 @@ inline void copy_block(const std::byte* from, int64_t row_bytes, int64_t rows, R
       const std::byte* row = from + (r + i) * row_bytes + block.begin * kLineBytes;
       for (int64_t tile = 0; tile < block.end - block.begin; ++tile, line += 2 * kTileBytes) {
         if (r + i < rows)
-          __builtin_memcpy(line, row + tile * kLineBytes, kLineBytes);
+          NUMASERVE_COPY_LINE(line, row + tile * kLineBytes);
         else
           __builtin_memset(line, 0, kLineBytes);
       }
@@ -111,7 +111,7 @@ struct BesideCopied {
   void fetch_weights() {
     const int64_t end = next(weight_lines, lines_each);
     for (; weight_lines.begin < end; ++weight_lines.begin)
-      prefetch_line(weights + weight_lines.begin * kLineBytes);
+      NUMASERVE_FETCH_LINE(weights + weight_lines.begin * kLineBytes);
   }
   void fetch_sums() {
     const int64_t end = next(sum_lines, sum_lines_each);

@@ -37,7 +37,7 @@ inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, i
 }
 
 // Function objects, because functions would be called for each line.
-inline constexpr auto kWholeLine = [](const std::byte* from, std::byte* to) { __builtin_memcpy(to, from, kLineBytes); };
+inline constexpr auto kWholeLine = [](const std::byte* from, std::byte* to) { NUMASERVE_COPY_LINE(to, from); };
 
 inline bool packs_tiles(int64_t row_bytes, int64_t rows) {
   constexpr int64_t kEvictingBytes = 2048;
@@ -94,7 +94,7 @@ struct BesideTiles {
   void operator()() {
     for (const int64_t end = ahead.begin + lines < ahead.end ? ahead.begin + lines : ahead.end; ahead.begin < end;
          ++ahead.begin)
-      prefetch_line(from + ahead.begin * kLineBytes);
+      NUMASERVE_FETCH_LINE(from + ahead.begin * kLineBytes);
     if (done.begin < done.end) finish(done.begin + rows < done.end ? done.begin + rows : done.end);
   }
   void finish(int64_t end) {

@@ -22,6 +22,10 @@ void gemm_finish(const GemmArgs& args, void* sums, int thread, int threads) {
   numaserve::gemm_finish(args, sums, thread, threads);
 }
 
+#if defined(NUMASERVE_TRACES_LINES)
+void trace_lines(LineTrace* trace) { emulated_trace = trace; }
+#endif
+
 int64_t peak(WeightFormat format, PeakOperands operands, int64_t rounds) { return gemm_peak(format, operands, rounds); }
 
 }  // namespace numaserve::NUMASERVE_ISA

@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "kernels/gemm/tiles/line_uses.h"
 #include "kernels/include/types.h"
 
 namespace numaserve {
@@ -34,12 +35,25 @@ inline void emulated_require() {
   __builtin_memset(emulated_tiles, 0, sizeof(emulated_tiles));
 }
 
+thread_local LineTrace* emulated_trace = nullptr;
+
+inline void emulated_use(LineUse use, const void* line) {
+  if (emulated_trace == nullptr) return;
+  const int64_t at = emulated_trace->count++;
+  if (at >= emulated_trace->room) return;
+  emulated_trace->lines[at] = line;
+  emulated_trace->uses[at] = use;
+}
+
 inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 
 [[gnu::noinline]] void emulated_load(int t, const void* base, int64_t stride) {
   emulated_require();
-  for (int r = 0; r < emulated_rows_of(t); ++r)
-    __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, 64);
+  for (int r = 0; r < emulated_rows_of(t); ++r) {
+    const char* row = static_cast<const char*>(base) + r * stride;
+    if (t >= 4) emulated_use(t < 6 ? LineUse::kLoadedActivations : LineUse::kLoadedWeights, row);
+    __builtin_memcpy(emulated_tiles[t].row[r], row, 64);
+  }
 }
 
 [[gnu::noinline]] void emulated_store(int t, void* base, int64_t stride) {
@@ -113,7 +127,13 @@ struct EmulatedLine {
 };
 thread_local std::vector<EmulatedLine> emulated_stream;  // written since the last fence
 
+[[gnu::noinline]] inline void emulated_copy_line(void* to, const void* from) {
+  emulated_use(LineUse::kCopied, from);
+  __builtin_memcpy(to, from, kLineBytes);
+}
+
 [[gnu::noinline]] inline void emulated_stream_line(void* line, __m512i value) {
+  emulated_use(LineUse::kStreamed, line);
   _mm512_storeu_si512(emulated_stream.emplace_back(EmulatedLine{line, {}}).bytes, value);
 }
 
@@ -130,8 +150,11 @@ thread_local std::vector<EmulatedLine> emulated_stream;  // written since the la
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)
 #define NUMASERVE_TILE_DPBSUD(c, a, b) emulated_dpbsud(c, a, b)
+#define NUMASERVE_FETCH_LINE(line) emulated_use(LineUse::kFetched, line)
+#define NUMASERVE_COPY_LINE(to, from) emulated_copy_line(to, from)
 #define NUMASERVE_STREAM_LINE(line, value) emulated_stream_line(line, value)
 #define NUMASERVE_STREAM_FENCE() emulated_stream_fence()
+#define NUMASERVE_TRACES_LINES
 
 }  // namespace
 }  // namespace numaserve

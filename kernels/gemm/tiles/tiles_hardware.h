@@ -1,9 +1,10 @@
-// AMX tile registers of the processor, and its stores past the caches.
+// AMX tile registers of the processor, and its uses of single lines: a prefetch, a copy, a store past the caches.
 #pragma once
 
 #include <immintrin.h>
 
 #include "kernels/include/types.h"
+#include "kernels/simd/prefetch.h"
 
 namespace numaserve {
 namespace {
@@ -38,6 +39,8 @@ inline void load_tile_config(int rows) { __asm__ volatile("ldtilecfg %0" ::"m"(k
 #define NUMASERVE_TILE_DPBF16(c, a, b) _tile_dpbf16ps(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) _tile_dpbssd(c, a, b)
 #define NUMASERVE_TILE_DPBSUD(c, a, b) _tile_dpbsud(c, a, b)
+#define NUMASERVE_FETCH_LINE(line) prefetch_line(line)
+#define NUMASERVE_COPY_LINE(to, from) __builtin_memcpy(to, from, kLineBytes)
 #define NUMASERVE_STREAM_LINE(line, value) _mm512_stream_si512(reinterpret_cast<__m512i*>(line), value)
 #define NUMASERVE_STREAM_FENCE() _mm_sfence()
 

@@ -4,14 +4,20 @@
 // A call plays all threads of a team one after the other on the calling thread: the parts of an operation are
 // independent between two barriers, so the result is that of a real team. Arrays come padded as the kernels want
 // them; results are written to arrays of the caller.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/blocking.h"
+#include "kernels/gemm/tiles/line_uses.h"
+#include "kernels/include/shares.h"
 #include "kernels/runtime/machine/memory.h"
 #include "kernels/runtime/program/operations.h"
 #include "kernels/runtime/weights/packed_matrix.h"
@@ -56,10 +62,13 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
   return result;
 }
 
+using SharePanels = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // rows and panels, from the first to the last + 1
+
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
           float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes,
-          int64_t copied_pairs, int64_t row_block, bool tiled_rows, bool tiled_results) {
+          int64_t copied_pairs, int64_t row_block, bool tiled_rows, bool tiled_results,
+          const std::optional<SharePanels>& only) {
   const KernelTable& table = *table_by_name(isa);
   Blocking sizes = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}, {});
   if (copied_pairs >= 0) sizes.least_copied_pairs = copied_pairs;
@@ -94,6 +103,10 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .tiled_rows = tiled_rows,
                       .tiled_results = tiled_results};
   const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch));
+  if (only) {
+    const auto& [row, last_row, panel, last_panel] = *only;
+    return table.gemm_share(args, {{row, last_row}, {panel, last_panel}}, scratch.data());
+  }
   if (!in_parts) {
     play_threads(threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
     return;
@@ -102,6 +115,32 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const LargeBuffer sums(kPartSums * sizeof(float));
   play_threads(threads, [&](int thread) { table.gemm_parts(args, sums.data(), scratch.data(), thread, threads); });
   play_threads(threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
+}
+
+// The rectangles of a thread's share of a product [m, n_panels].
+std::vector<SharePanels> shares(int64_t m, int64_t n_panels, int thread, int threads) {
+  std::vector<SharePanels> found;
+  GemmArgs args{};
+  args.m = m;
+  args.b.n_panels = n_panels;
+  for_share(args, kRowBlock, thread, threads, [&](const GemmShare& share) {
+    found.emplace_back(share.rows.begin, share.rows.end, share.panels.begin, share.panels.end);
+  });
+  return found;
+}
+
+// The uses of lines by products of the amx_emulated set while `work` runs: addresses, and `LineUse` as numbers.
+nb::tuple traced(int64_t room, const nb::callable& work) {
+  std::vector<const void*> lines(static_cast<size_t>(room));
+  std::vector<LineUse> uses(lines.size());
+  LineTrace trace{lines.data(), uses.data(), room, 0};
+  amx_emulated::trace_lines(&trace);
+  work();
+  amx_emulated::trace_lines(nullptr);
+  require(trace.count <= room, "the trace has too little room");
+  const auto count = static_cast<size_t>(trace.count);
+  return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(lines.data()), count * sizeof(void*)),
+                        nb::bytes(reinterpret_cast<const char*>(uses.data()), count));
 }
 
 // (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few, k tiles of a
@@ -231,7 +270,10 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   nb::module_::import_("numaserve.kernels");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
-          "l2_bytes"_a, "copied_pairs"_a = -1, "row_block"_a = 0, "tiled_rows"_a = false, "tiled_results"_a = false);
+          "l2_bytes"_a, "copied_pairs"_a = -1, "row_block"_a = 0, "tiled_rows"_a = false, "tiled_results"_a = false,
+          "only"_a = nb::none());
+  ops.def("shares", &shares, "m"_a, "n_panels"_a, "thread"_a, "threads"_a);
+  ops.def("traced", &traced, "room"_a, "work"_a);
   ops.def("takes_tiled_rows", [](const std::string& isa) { return table_by_name(isa)->takes_tiled_rows; }, "isa"_a);
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "cols"_a, "weight"_a.none(), "eps"_a, "out"_a, "quantized"_a.none(),

@@ -37,12 +37,16 @@ inline bool copies_blocks(const GemmArgs& g, const GemmShare& share) {
   return g.tiled_rows || (rows > kStreamedRows && rows > g.blocking.few_rows && pairs >= g.blocking.least_copied_pairs);
 }
 
-// The blocks of a range of k tiles, all nearly equal.
+// The blocks of a range of k tiles, all nearly equal. They have the tiles of the blocking, or up to a fourth more:
+// slabs of 16 and 32 tiles are one and two blocks, whose sums are stored less often.
 struct CopiedBlocks {
   Range k;
   int64_t count;
-  CopiedBlocks(const GemmArgs& g, Range tiles)
-      : k(tiles), count(ceil_div(tiles.end - tiles.begin, g.blocking.copied_tiles)) {}
+  CopiedBlocks(const GemmArgs& g, Range tiles) : k(tiles) {
+    const int64_t all = tiles.end - tiles.begin, wanted = g.blocking.copied_tiles;
+    const int64_t nearest = (all + wanted / 2) / wanted, least = ceil_div(all, wanted * 5 / 4);
+    count = nearest > least ? nearest : least;
+  }
   Range at(int64_t index) const {
     const Range block = split(k.end - k.begin, count, index);
     return {k.begin + block.begin, k.begin + block.end};

@@ -81,7 +81,7 @@ class Product:
         written = rows * self.result_lines(panel, end) - streamed
         own_rows = -(-rows // 16) * 16 if self.tiled else rows
         if blocks:  # all but the first block of a slab of the first pair
-            weights = sum(tiles // -(-tiles // self.sizes.copied_block) for tiles in slabs) * PAIR_LINES
+            weights = sum(tiles // self.copied_blocks(tiles) for tiles in slabs) * PAIR_LINES
         elif rows <= 32:
             weights = 48  # a stream that is fetched 3 KiB ahead
         else:
@@ -95,6 +95,11 @@ class Product:
         count = 1 if rows <= 32 else -(-self.k_tiles // most)
         bounds = [self.k_tiles * index // count for index in range(count + 1)]
         return [end - begin for begin, end in pairwise(bounds)]
+
+    def copied_blocks(self, tiles: int) -> int:
+        """Return the number of blocks of a slab of copied activations."""
+        wanted = self.sizes.copied_block
+        return max((tiles + wanted // 2) // wanted, -(-tiles // (wanted * 5 // 4)))
 
     def missed_in_place(self, slabs: list[int], rows: int, pairs: int) -> int:
         """Return the k tiles of weights that no earlier block fetches. A block fetches as many tiles as it has: the

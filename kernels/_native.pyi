@@ -1,6 +1,6 @@
 """The kernels' native module. Arrays must be C-contiguous and in processor memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -332,15 +332,14 @@ class Program:
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
     @property
-    def blocking(self) -> tuple[int, int, int, int, int, int, int]:
-        """The blocking of products, by instruction set and processor: panels of a group, k tiles of a slab, of a block,
-        and of a block of a small batch, and the row limit of a small batch. With tile registers also: k tiles of a
-        block for copied activations, and bytes of a result beyond which it is written past the caches.
+    def blocking(self) -> dict[str, int]:
+        """The blocking of products, by instruction set and processor: the fields of `Blocking` in include/types.h.
 
-        The blocking changes no bit of a result. Setting it raises ValueError for sizes that are out of range.
+        The blocking changes no bit of a result. Setting it raises ValueError for sizes that are out of range, and
+        unless each size is given.
         """
     @blocking.setter
-    def blocking(self, to: tuple[int, int, int, int, int, int, int]) -> None: ...
+    def blocking(self, to: Mapping[str, int]) -> None: ...
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
         """Return a row for each node: name, format of the operands, nanoseconds, nanoseconds of waiting for other
         ranks, bytes of weights, bytes read, and operations. All but the bytes of weights grow from step to step."""

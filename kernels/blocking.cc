@@ -1,6 +1,7 @@
 #include "kernels/blocking.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -17,6 +18,23 @@ constexpr int64_t kBesideCopied = 2 * 32 * 32 * 4 + 2048;
 // with copies: 2 pairs 1.27-1.45, 4 pairs 1.15-1.29, 8 pairs 1.01-1.2, 11 pairs 0.95-1.14, 16 pairs 0.95-1.08, 24 pairs
 // 0.83-1.01.
 constexpr int64_t kLeastCopiedPairs = 12;
+
+struct Field {
+  const char* name;
+  int64_t Blocking::* member;
+};
+constexpr Field kFields[] = {
+    {"group_panels", &Blocking::group_panels},
+    {"slab_tiles", &Blocking::slab_tiles},
+    {"block_tiles", &Blocking::block_tiles},
+    {"few_tiles", &Blocking::few_tiles},
+    {"few_rows", &Blocking::few_rows},
+    {"copied_tiles", &Blocking::copied_tiles},
+    {"streamed_bytes", &Blocking::streamed_bytes},
+    {"row_block", &Blocking::row_block},
+    {"least_copied_pairs", &Blocking::least_copied_pairs},
+};
+static_assert(sizeof(Blocking) == std::size(kFields) * sizeof(int64_t), "every field must have a name");
 
 constexpr int64_t kFewRows = 36;  // three passes of packed rows
 
@@ -87,6 +105,28 @@ const Blocking& checked(const Blocking& blocking) {
     throw std::invalid_argument("matrix blocking: a row block must have whole groups of 32 rows, 32 to 512 rows");
   if (blocking.least_copied_pairs < 0)
     throw std::invalid_argument("matrix blocking: the least pairs of panels that are copied for must not be negative");
+  return blocking;
+}
+
+NamedSizes named_sizes(const Blocking& blocking) {
+  NamedSizes sizes;
+  for (const Field& field : kFields) sizes[field.name] = blocking.*field.member;
+  return sizes;
+}
+
+Blocking blocking_of(const NamedSizes& sizes) {
+  Blocking blocking{};
+  std::string names;
+  bool complete = sizes.size() == std::size(kFields);
+  for (const Field& field : kFields) {
+    names += (names.empty() ? "" : ", ") + std::string(field.name);
+    const auto found = sizes.find(field.name);
+    if (found == sizes.end())
+      complete = false;
+    else
+      blocking.*field.member = found->second;
+  }
+  if (!complete) throw std::invalid_argument("matrix blocking: expected a size for each of " + names);
   return blocking;
 }
 

@@ -1,6 +1,8 @@
 // Sizes of the blocks of a product, by instruction set and caches.
 #pragma once
 
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "kernels/cpu_features.h"
@@ -15,5 +17,11 @@ Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const 
 
 // Throws std::invalid_argument for a blocking that the loop nest has no space for.
 const Blocking& checked(const Blocking& blocking);
+
+// A blocking as sizes by name, for Python, messages and files. All of these take the names from one list in
+// blocking.cc. `blocking_of` throws std::invalid_argument unless each field is named once, and nothing else is.
+using NamedSizes = std::map<std::string, int64_t>;
+NamedSizes named_sizes(const Blocking& blocking);
+Blocking blocking_of(const NamedSizes& sizes);
 
 }  // namespace numaserve

@@ -1,6 +1,7 @@
 #include "kernels/bindings/program.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -328,25 +329,8 @@ void bind_program(nb::module_& m) {
            nb::arg("drafts") = std::vector<int32_t>{}, nb::kw_only(), nb::arg("states") = std::vector<SequenceStates>{},
            nb::arg("placed") = std::vector<Placed>{}, nb::arg("part") = nb::none())
       .def_prop_rw(
-          "blocking",
-          [](const Program& self) {
-            const Blocking& b = self.blocking();
-            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows, b.copied_tiles,
-                                   b.streamed_bytes, b.row_block, b.least_copied_pairs);
-          },
-          [](Program& self,
-             const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>& to) {
-            const auto& [group, slab, block, few, few_rows, copied, streamed, row_block, copied_pairs] = to;
-            self.set_blocking({.group_panels = group,
-                               .slab_tiles = slab,
-                               .block_tiles = block,
-                               .few_tiles = few,
-                               .few_rows = few_rows,
-                               .copied_tiles = copied,
-                               .streamed_bytes = streamed,
-                               .row_block = row_block,
-                               .least_copied_pairs = copied_pairs});
-          })
+          "blocking", [](const Program& self) { return named_sizes(self.blocking()); },
+          [](Program& self, const NamedSizes& sizes) { self.set_blocking(blocking_of(sizes)); })
       .def("profile",
            [](const Program& self) {
              std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import kernel_ops
 import kernel_reference as reference
@@ -38,20 +38,6 @@ class Counts:
     missed: int
 
 
-class Blocking(NamedTuple):
-    """The sizes of a product's blocks, as the tests' module returns them."""
-
-    group: int
-    slab: int
-    block: int
-    few_tiles: int
-    few_rows: int
-    copied_block: int
-    streamed_bytes: int
-    row_block: int
-    copied_pairs: int
-
-
 @dataclass(frozen=True)
 class Product:
     """A product [m, n] of rows of `k_tiles` k tiles."""
@@ -64,18 +50,18 @@ class Product:
     caches: tuple[int, ...]
 
     @cached_property
-    def sizes(self) -> Blocking:
+    def sizes(self) -> SimpleNamespace:
         """The blocking for the caches."""
-        sizes = Blocking(*ops.blocking("amx_emulated", *self.caches[:2]))
-        return sizes._replace(copied_pairs=self.caches[2]) if self.caches[2:] else sizes
+        sizes = ops.blocking("amx_emulated", *self.caches[:2])
+        return SimpleNamespace(**sizes | ({"least_copied_pairs": self.caches[2]} if self.caches[2:] else {}))
 
     def counts(self, share: Share) -> Counts:
         """Return the closed forms of a share within one block of rows."""
         first, last, panel, end = share
         rows, pairs = last - first, (end - panel) // 2
-        blocks = self.tiled or (rows > max(32, self.sizes.few_rows) and pairs >= self.sizes.copied_pairs)
+        blocks = self.tiled or (rows > max(32, self.sizes.few_rows) and pairs >= self.sizes.least_copied_pairs)
         slabs = self.slabs(rows)
-        groups = -(-2 * pairs // self.sizes.group) if len(slabs) > 1 else 1
+        groups = -(-2 * pairs // self.sizes.group_panels) if len(slabs) > 1 else 1
         copied = groups * rows * self.k_tiles if blocks and not self.tiled else 0
         streamed = rows * self.streamed_lines(panel, end)
         written = rows * self.result_lines(panel, end) - streamed
@@ -91,25 +77,25 @@ class Product:
     def slabs(self, rows: int) -> list[int]:
         """Return the k tiles of each slab."""
         groups = -(-rows // 32)
-        most = min((1 << 20) // (groups * 32 * LINE), self.sizes.slab * 8 // groups)
+        most = min((1 << 20) // (groups * 32 * LINE), self.sizes.slab_tiles * 8 // groups)
         count = 1 if rows <= 32 else -(-self.k_tiles // most)
         bounds = [self.k_tiles * index // count for index in range(count + 1)]
         return [end - begin for begin, end in pairwise(bounds)]
 
     def copied_blocks(self, tiles: int) -> int:
         """Return the number of blocks of a slab of copied activations."""
-        wanted = self.sizes.copied_block
+        wanted = self.sizes.copied_tiles
         return max((tiles + wanted // 2) // wanted, -(-tiles // (wanted * 5 // 4)))
 
     def missed_in_place(self, slabs: list[int], rows: int, pairs: int) -> int:
         """Return the k tiles of weights that no earlier block fetches. A block fetches as many tiles as it has: the
         last, smaller one of a slab too few of the next pair's first block, and the one before it some tiles that follow
         the slab."""
-        wanted = self.sizes.few_tiles if rows <= self.sizes.few_rows else self.sizes.block
+        wanted = self.sizes.few_tiles if rows <= self.sizes.few_rows else self.sizes.block_tiles
         block = [min(wanted, tiles) for tiles in slabs]
         last = [(tiles - 1) % most + 1 for tiles, most in zip(slabs, block, strict=True)]
         beyond = [most - end for most, end in zip(block, last, strict=True)]
-        one_by_one = len(slabs) == 1 or self.sizes.group == 2  # pairs, each with all of k
+        one_by_one = len(slabs) == 1 or self.sizes.group_panels == 2  # pairs, each with all of k
         before = [0, *beyond[:-1]]
         missed = sum(most - fetched for most, fetched in zip(block, before, strict=True))
         before[0] = beyond[-1] if one_by_one else 0

@@ -17,7 +17,7 @@ from numaserve.workers.bench.operations.recurrent import DeltaCase, bench_recurr
 from numaserve.workers.bench.operations.small_ops import bench_pool, bench_rows, bench_sampler
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
-from numaserve.workers.bench.sweep import PRODUCTS, Product, bench_sweep
+from numaserve.workers.bench.sweep import MLPS, Findings, Mlp, bench_sweep
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import KvCacheDtype
 from numaserve.workers.planning.placement import RankCores, place_ranks
@@ -57,7 +57,7 @@ class Sizes:
     prefill: int = 4096
     decode: int = 8192
     tokens: Sequence[int] = (1, 16, 512)
-    sweep: Sequence[Product] = PRODUCTS
+    sweep: Sequence[Mlp] = MLPS
     sweep_m: Sequence[int] = (1, 16, 24, 64, 512)
     effort: Effort = field(default_factory=Effort)
 
@@ -103,16 +103,17 @@ def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) 
     return [case for name in OPERATIONS if name in operations or not operations for case in makers[name]()]
 
 
-def sweep_cases(formats: Sequence[str], sizes: Sizes) -> list[Case]:
-    """Return the sweeps of some formats, or all sweeps if none is named. Raises `OperatorError` for an unknown name."""
+def sweep_cases(formats: Sequence[str], sizes: Sizes, findings: Findings | None = None) -> list[Case]:
+    """Return the sweeps of some formats, or all sweeps if none is named; `findings` collects their choices. Raises
+    `OperatorError` for an unknown name."""
     return [
         _case(
-            f"sweep {format} {product.name}",
-            partial(bench_sweep, product=product, format=format, m_values=sizes.sweep_m),
+            f"sweep {format} {mlp.name}",
+            partial(bench_sweep, mlp=mlp, format=format, m_values=sizes.sweep_m, findings=findings),
             sizes,
         )
         for format in _chosen_formats(formats)
-        for product in sizes.sweep
+        for mlp in sizes.sweep
     ]
 
 

@@ -4,15 +4,21 @@
 // A call plays all threads of a team one after the other on the calling thread: the parts of an operation are
 // independent between two barriers, so the result is that of a real team. Arrays come padded as the kernels want
 // them; results are written to arrays of the caller.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/blocking.h"
@@ -143,14 +149,9 @@ nb::tuple traced(int64_t room, const nb::callable& work) {
                         nb::bytes(reinterpret_cast<const char*>(uses.data()), count));
 }
 
-// (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few, k tiles of a
-// block for copied activations, bytes beyond which results are streamed, rows of a block, pairs of panels from which on
-// activations are copied)
-nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, const std::string& vendor,
-                   unsigned family) {
-  const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes}, {vendor, family});
-  return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles, found.few_tiles, found.few_rows,
-                        found.copied_tiles, found.streamed_bytes, found.row_block, found.least_copied_pairs);
+NamedSizes blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, const std::string& vendor,
+                    unsigned family) {
+  return named_sizes(blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes}, {vendor, family}));
 }
 
 // `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`, and if `tiled` in the order

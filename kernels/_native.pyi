@@ -79,6 +79,10 @@ def peak_flops(
     multiplications. By default each takes at most some hundredths of a second.
     """
 
+def nest_flops(team: Team, format: str = "bf16", passes: int = 4) -> float | None:
+    """Measure the operations per second of one thread, the caller, in the nest of a large product: weights come from
+    memory and results are thrown away, so a product can reach no more. Return None without tile registers."""
+
 def barrier_ns(team: Team) -> float:
     """Measure the nanoseconds of one barrier of the team."""
 

@@ -208,6 +208,13 @@ NB_MODULE(_native, m) {
       nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 7, nb::arg("random") = false,
       nb::arg("rounds") = kPeakRounds, released,
       "Operations per second of the tiles of the instruction set in use, on all threads of the team.");
+  m.def(
+      "nest_flops",
+      [](Team& team, const std::string& format, int passes) {
+        return nest_flops(*default_table(), team, weight_format(format), passes);
+      },
+      nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 4, released,
+      "Operations per second of the nest of a large product on the calling thread; None without tile registers.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 
   m.def("read_packed", &read_packed, nb::arg("team"), nb::arg("fd"), nb::arg("matrices"), nb::arg("offsets"));

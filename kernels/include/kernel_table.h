@@ -16,6 +16,18 @@ namespace numaserve {
 // The operands of a measured peak: equal ones in registers, or random ones that are loaded from the first level.
 enum class PeakOperands : int32_t { kEqual, kRandom };
 
+// The memory of a measured nest. Each pair of panels has weights of its own, and 16 pairs in turn the same sums.
+inline constexpr int64_t kNestBlockTiles = 13, kNestBlocks = 5, kNestRows = 256, kNestSums = 16;
+inline constexpr int64_t kNestPairBytes = kNestBlocks * kNestBlockTiles * 2 * kTileBytes;
+inline constexpr int64_t kNestRowBytes = kNestRows * kNestBlocks * kNestBlockTiles * kLineBytes;
+inline constexpr int64_t kNestSumBytes = kNestSums * kNestRows * 32 * 4;
+struct NestMemory {
+  const std::byte* rows;     // kNestRowBytes: activations, in the order in which they are read
+  const std::byte* weights;  // kNestPairBytes for each of `pairs`
+  std::byte* sums;           // kNestSumBytes
+  int64_t pairs;
+};
+
 struct KernelTable {
   const char* name;
   void (*gemm)(const GemmArgs&, void* scratch, int thread, int threads);
@@ -76,6 +88,8 @@ struct KernelTable {
   // For benchmarks: runs only multiply-adds of a format; returns the number of operations.
   int64_t (*peak)(WeightFormat, PeakOperands, int64_t rounds);
   int64_t (*peak_fp32)(int64_t rounds);  // of registers, without tiles
+  // The same for the nest of a large product; null without tile registers. See nest_amx.inl.
+  int64_t (*nest)(WeightFormat, const NestMemory&);
   // For benchmarks: reads memory, a multiple of 256 bytes; may prefetch a short distance ahead.
   void (*read)(const std::byte* data, int64_t bytes, bool fetch_ahead);
 };

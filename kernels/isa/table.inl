@@ -28,6 +28,10 @@
 #include "kernels/simd/functions.h"
 #include "kernels/simd/prefetch.h"
 
+#if defined(NUMASERVE_TILES_HEADER)
+#include "kernels/gemm/nest_amx.inl"
+#endif
+
 #define NUMASERVE_TEXT(x) #x
 #define NUMASERVE_NAME_OF(x) NUMASERVE_TEXT(x)
 
@@ -130,6 +134,11 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .token_logprobs = token_logprobs,
     .peak = NUMASERVE_ISA::peak,
     .peak_fp32 = fp32_peak,
+#if defined(NUMASERVE_TILES_HEADER)
+    .nest = nest,
+#else
+    .nest = nullptr,
+#endif
     .read = read_memory,
 };
 

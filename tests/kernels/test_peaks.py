@@ -2,7 +2,7 @@
 
 import numaserve_kernel_tests as ops
 import pytest
-from numaserve.kernels import Team, peak_flops
+from numaserve.kernels import Team, isa, nest_flops, peak_flops
 
 # Operations of a round: 4 products of tiles, 16 of registers, and 4 x 6 of pairs of registers, each of 16 columns.
 OPERATIONS = {
@@ -24,3 +24,18 @@ def test_random_operands_are_counted_like_equal_ones(isa: str, format: str, roun
 def test_a_peak_is_measured_in_as_many_rounds_as_asked(format: str) -> None:
     rates = [peak_flops(Team([-1]), format, 2, random, 5000) for random in (False, True)]
     assert all(0 < rate < 1e14 for rate in rates)
+
+
+@pytest.mark.parametrize(("format", "depth"), [("bf16", 32), ("int8", 64), ("fp8", 32)])
+def test_a_nest_multiplies_all_rows_by_all_pairs(isa: str, format: str, depth: int) -> None:
+    if not isa.startswith("amx"):
+        assert ops.nest(isa, format, 3) is None
+        return
+    operations, filled = ops.nest(isa, format, 3)
+    assert operations == 3 * 2 * 256 * 32 * (5 * 13 * depth)
+    assert filled  # the sums of the three pairs, and no others
+
+
+def test_a_nest_is_measured_where_there_are_tile_registers() -> None:
+    found = nest_flops(Team([-1]), "bf16", 1)
+    assert (found is not None and found > 0) == isa().startswith("amx")

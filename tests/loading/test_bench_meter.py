@@ -65,10 +65,11 @@ def test_peaks_are_measured_for_as_long_as_a_processor_takes_to_wake(
 
 def test_the_best_ceilings_around_a_measurement_count() -> None:
     first, second = CEILINGS, Ceilings("amx", 4, 3e9, {"bf16": 5e8, "int8": 4e9})
-    measured = iter([Limits(first, {"bf16": 7e8}), Limits(second, {"bf16": 4e8})])
+    before = Limits(first, {"bf16": 7e8}, {"bf16": 1e8})
+    measured = iter([before, Limits(second, {"bf16": 4e8}, {"bf16": 2e8})])
     with Ceiling(lambda: next(measured)) as ceiling:
-        assert ceiling.best == Limits(first, {"bf16": 7e8})
-    assert ceiling.best == Limits(Ceilings("amx", 4, 3e9, {"bf16": 1e9, "int8": 4e9}), {"bf16": 7e8})
+        assert ceiling.best == before
+    assert ceiling.best == Limits(Ceilings("amx", 4, 3e9, {"bf16": 1e9, "int8": 4e9}), {"bf16": 7e8}, {"bf16": 2e8})
 
 
 def test_rows_within_a_second_share_ceilings(clock: _Clock, peaks: list[str]) -> None:

@@ -81,6 +81,14 @@ def test_work_has_its_fraction_of_the_peak_of_random_operands() -> None:
     assert (row.figures["of_ceiling"], row.figures["of_random"]) == pytest.approx((0.3, 0.6))
     assert "of_random" not in timed_row("t", {}, times, Work(nbytes=1e6), limits).figures
     assert limits.better(Limits(CEILINGS, {"bf16": 9e8, "int8": 1e8})).random_flops_s == {"bf16": 9e8, "int8": 1e9}
+    assert "of_nest" not in row.figures
+
+
+def test_work_of_a_team_has_its_fraction_of_the_nests_of_its_threads() -> None:
+    team = Ceilings("amx", 4, 1e9, {"bf16": 1e9})
+    limits = Limits(team, {"bf16": 8e8}, {"bf16": 1.5e8})
+    row = timed_row("t", {}, Times(best=0.01, median=0.02), Work(flops=3e6), limits)
+    assert row.figures["of_nest"] == pytest.approx(0.5)
 
 
 @pytest.mark.usefixtures("fixed_ceilings")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numaserve.kernels import PackedMatrix, Program, Team, evict, isa, peak_flops, read_seconds
+from numaserve.kernels import PackedMatrix, Program, Team, evict, isa, nest_flops, peak_flops, read_seconds
 from numaserve.workers.bench.programs import SlotTokens, place, spent_in_step
 from numaserve.workers.bench.rows import Limits
 from numaserve.workers.interface.protocol import Ceilings
@@ -24,6 +24,7 @@ from numaserve.workers.planning.ceilings import Range, spare_bytes
 _THREAD_BYTES = 16 << 20  # evicted before they are read, so they need not exceed a cache
 _READ_PASSES = 16  # for each of the two ways of reading
 _PEAK_S, _PEAK_PASSES, _PEAK_ROUNDS = 0.04, 4, 250_000  # a pass takes a millisecond; with AMX five
+_NEST_PASSES = 8  # each takes a millisecond or two, and evicts its weights before
 _CURRENT_S, _KEPT_S = 1.0, 5.0
 _COLUMNS = 4096
 
@@ -37,7 +38,7 @@ class Meter:
         self._evicts = evicts
         self._memory: PackedMatrix | None = None
         self._read = _Rate(self._read_rate)
-        self._peaks: dict[tuple[str, bool], _Rate] = {}
+        self._peaks: dict[tuple[str, str], _Rate] = {}  # by operands and format
 
     def seconds(
         self, program: Program, names: Sequence[str], run: Sequence[SlotTokens], data: Sequence[Range]
@@ -52,15 +53,24 @@ class Meter:
         return Ceiling(partial(self.limits, formats))
 
     def limits(self, formats: Sequence[str]) -> Limits:
-        """Return the ceilings of this moment, and the peaks of random operands in all formats but fp32."""
+        """Return the ceilings of this moment, and the peaks of random operands and of nests in all formats but
+        fp32."""
         peaks = {format: self._peak(format, random=False) for format in sorted(set(formats))}
         ceilings = Ceilings(isa(), self.team.size, self._read.now(), peaks)
-        return Limits(ceilings, {format: self._peak(format, random=True) for format in peaks if format != "fp32"})
+        others = [format for format in peaks if format != "fp32"]
+        nests = {format: self._nest(format) for format in others if has_tile_registers(isa())}
+        return Limits(ceilings, {format: self._peak(format, random=True) for format in others}, nests)
 
     def _peak(self, format: str, *, random: bool) -> float:
-        if (format, random) not in self._peaks:
-            self._peaks[format, random] = _Rate(partial(self._best_peak, format, random=random))
-        return self._peaks[format, random].now()
+        return self._now(("random" if random else "equal", format), partial(self._best_peak, format, random=random))
+
+    def _nest(self, format: str) -> float:
+        return self._now(("nest", format), lambda: nest_flops(self.team, format, _NEST_PASSES) or 0.0)
+
+    def _now(self, key: tuple[str, str], measure: Callable[[], float]) -> float:
+        if key not in self._peaks:
+            self._peaks[key] = _Rate(measure)
+        return self._peaks[key].now()
 
     def _best_peak(self, format: str, *, random: bool) -> float:
         best, end = 0.0, time.monotonic() + _PEAK_S
@@ -81,6 +91,11 @@ class Meter:
             evict(self.team, [memory])
             best = min(best, read_seconds(self.team, [memory], fetch_ahead=number % 2 == 0))
         return memory[1] / best
+
+
+def has_tile_registers(isa: str) -> bool:
+    """Return whether an instruction set multiplies in tile registers."""
+    return isa.startswith("amx")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from numaserve.workers.interface.protocol import Ceilings
 
@@ -44,19 +44,23 @@ class Times:
 
 @dataclass(frozen=True)
 class Limits:
-    """The ceilings that rows are compared with, and the peaks of random operands by format, in operations per second.
+    """The ceilings that rows are compared with, and by format the peaks of random operands and of the nest of a large
+    product, in operations per second.
 
     Peaks among the ceilings are of equal operands: zeros where there are tiles. The clock falls while a processor
-    multiplies random numbers, so no product of a model reaches them.
+    multiplies random numbers, so no product of a model reaches them. The nest is measured on one thread, and counts
+    for each thread; without tile registers there is none.
     """
 
     ceilings: Ceilings
     random_flops_s: Mapping[str, float]
+    nest_flops_s: Mapping[str, float] = field(default_factory=dict)
 
     def better(self, other: "Limits") -> "Limits":
         """Return the best of two measurements of the same formats."""
         random = {format: max(peak, other.random_flops_s[format]) for format, peak in self.random_flops_s.items()}
-        return Limits(self.ceilings.better(other.ceilings), random)
+        nest = {format: max(peak, other.nest_flops_s[format]) for format, peak in self.nest_flops_s.items()}
+        return Limits(self.ceilings.better(other.ceilings), random, nest)
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,9 @@ def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, 
     figures |= of_ceiling(times, work, limits.ceilings)
     if work.flops and work.format in limits.random_flops_s:
         figures["of_random"] = work.flops / times.best / limits.random_flops_s[work.format]
+    if work.flops and work.format in limits.nest_flops_s:
+        of_thread = work.flops / times.best / limits.ceilings.threads
+        figures["of_nest"] = of_thread / limits.nest_flops_s[work.format]
     return Row(table, what, figures)
 
 

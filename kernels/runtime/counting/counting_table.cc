@@ -358,6 +358,7 @@ KernelTable counting_table(const KernelTable& like) {
           .token_logprobs = token_logprobs,
           .peak = like.peak,
           .peak_fp32 = like.peak_fp32,
+          .nest = like.nest,
           .read = like.read};
 }
 

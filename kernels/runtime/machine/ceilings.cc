@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/gemm/tiles/random_operands.h"
 #include "kernels/runtime/machine/memory.h"
 
 namespace numaserve {
@@ -32,6 +33,14 @@ constexpr int64_t kLine = 64;
 // For processors before Skylake and Zen: flushes wait for each other.
 void flush_ordered(const std::byte* line, const std::byte* end) {
   for (; line < end; line += kLine) _mm_clflush(line);
+}
+
+template <class T>
+void fill_with_random(const LargeBuffer& buffer) {
+  constexpr size_t kBytes = 1 << 16;
+  const RandomOperands<T, kBytes> operands;
+  for (size_t done = 0; done < buffer.bytes(); done += kBytes)
+    std::memcpy(buffer.data() + done, operands.words, std::min(kBytes, buffer.bytes() - done));
 }
 
 bool has_clflushopt() {
@@ -91,6 +100,26 @@ double peak_flops(const KernelTable& table, Team& team, std::optional<WeightForm
       });
     });
     best = std::max(best, static_cast<double>(done[0]) * team.size() / time);
+  }
+  return best;
+}
+
+std::optional<double> nest_flops(const KernelTable& table, Team& team, WeightFormat format, int passes) {
+  if (table.nest == nullptr) return std::nullopt;
+  constexpr int64_t kPairs = 64;
+  const LargeBuffer read(static_cast<size_t>(kPairs * kNestPairBytes + kNestRowBytes)), sums(kNestSumBytes);
+  takes_int8(format) ? fill_with_random<int8_t>(read) : fill_with_random<bf16>(read);
+  const std::byte* rows = read.data() + kPairs * kNestPairBytes;
+  const NestMemory memory{.rows = rows, .weights = read.data(), .sums = sums.data(), .pairs = kPairs};
+  double best = 0.0;
+  for (int pass = 0; pass < passes; ++pass) {
+    evict(team, {{read.data(), kPairs * kNestPairBytes}});
+    team.parallel([&](int thread) {
+      if (thread > 0) return;
+      int64_t done = 0;
+      const double time = seconds([&] { done = table.nest(format, memory); });
+      best = std::max(best, static_cast<double>(done) / time);
+    });
   }
   return best;
 }

@@ -34,6 +34,10 @@ inline constexpr int64_t kPeakRounds = 2'000'000;
 double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, PeakOperands operands,
                   int passes, int64_t rounds);
 
+// The same of the nest of a large product, on the calling thread alone while the others wait: all threads of a product
+// read the same weights, and many with weights of their own would be bound by memory. Without tile registers nothing.
+std::optional<double> nest_flops(const KernelTable& table, Team& team, WeightFormat format, int passes);
+
 // Nanoseconds of one barrier of the team, the mean over many.
 double barrier_ns(Team& team);
 

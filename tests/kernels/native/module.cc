@@ -256,6 +256,22 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
   if (post_norm) play_threads(threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
 }
 
+// The operations of a nest over zeros, and whether it has written the sums of its pairs and no others; nothing without
+// tile registers.
+std::optional<std::pair<int64_t, bool>> nest(const std::string& isa, const std::string& format, int64_t pairs) {
+  const KernelTable& table = *table_by_name(isa);
+  if (table.nest == nullptr) return std::nullopt;
+  const LargeBuffer read(static_cast<size_t>(pairs * kNestPairBytes + kNestRowBytes)), sums(kNestSumBytes);
+  std::memset(sums.data(), 1, kNestSumBytes);
+  const NestMemory memory{
+      .rows = read.data() + pairs * kNestPairBytes, .weights = read.data(), .sums = sums.data(), .pairs = pairs};
+  const int64_t operations = table.nest(weight_format(format), memory), written = pairs * kNestSumBytes / kNestSums;
+  const auto all = [&](int64_t begin, int64_t end, std::byte value) {
+    return std::all_of(sums.data() + begin, sums.data() + end, [&](std::byte found) { return found == value; });
+  };
+  return std::pair(operations, all(0, written, std::byte{0}) && all(written, kNestSumBytes, std::byte{1}));
+}
+
 int64_t peak(const std::string& isa, const std::string& format, bool random, int64_t rounds) {
   return table_by_name(isa)->peak(weight_format(format), random ? PeakOperands::kRandom : PeakOperands::kEqual, rounds);
 }
@@ -283,6 +299,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
           "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "scale"_a, "threads"_a);
+  ops.def("nest", &nest, "isa"_a, "format"_a, "pairs"_a);
   ops.def("peak", &peak, "isa"_a, "format"_a, "random"_a, "rounds"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
   bind_amx(ops);

@@ -107,6 +107,11 @@ class Team:
         """
     @property
     def size(self) -> int: ...
+    def act_as_first_of(self, threads: int) -> None:
+        """Do what the first of `threads` threads would do, and leave the rest undone: for benchmarks. 1 ends that.
+
+        Raises ValueError for a team of several threads.
+        """
 
 class PackedMatrix:
     """A weight [n, k] in tile order, bf16 or quantized.

@@ -161,7 +161,8 @@ NB_MODULE(_native, m) {
              return std::make_unique<Team>(cpus, progress == nullptr ? progress::Rank() : progress->rank(rank));
            }),
            nb::arg("cpus"), nb::arg("progress") = nb::none(), nb::arg("rank") = 0, nb::keep_alive<0, 3>())
-      .def_prop_ro("size", &Team::size);
+      .def_prop_ro("size", &Team::size)
+      .def("act_as_first_of", &Team::act_as_first_of, nb::arg("threads"));
 
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight [n, k] in tile order.")
       .def(nb::new_([](int64_t n, int64_t k, const std::string& format, int64_t group, const std::string& offsets) {

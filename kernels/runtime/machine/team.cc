@@ -32,6 +32,7 @@ void pin_this_thread(int cpu) {
 
 Team::Team(const std::vector<int>& cpus, progress::Rank progress)
     : size_(static_cast<int>(cpus.size())),
+      shares_(size_),
       shares_cores_(std::any_of(cpus.begin(), cpus.end(), [](int cpu) { return cpu < 0; })),
       progress_(progress) {
   if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one CPU");
@@ -52,6 +53,12 @@ Team::Team(const std::vector<int>& cpus, progress::Rank progress)
 }
 
 Team::~Team() { stop(); }
+
+void Team::act_as_first_of(int threads) {
+  if (size_ != 1 || threads < 1)
+    throw std::invalid_argument("only a team of one thread can act as the first of several: make a team of one");
+  shares_ = threads;
+}
 
 void Team::stop() {
   stopping_ = true;

@@ -37,7 +37,11 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  int size() const { return size_; }
+  // The threads among which work is divided.
+  int size() const { return shares_; }
+  // For benchmarks: a team of one thread does what the first of `threads` would do, and the rest of the work is left
+  // undone. Throws std::invalid_argument for a team of several threads, and for fewer than one.
+  void act_as_first_of(int threads);
   const progress::Rank& progress() const { return progress_; }
   // The barriers that this thread has entered; called by the thread itself.
   uint64_t barriers(int thread) const { return lanes_[static_cast<size_t>(thread)].count; }
@@ -79,6 +83,7 @@ class Team {
   void publish(std::atomic<uint64_t>& word, uint64_t value) const;  // for wait_until
 
   int size_;
+  int shares_;  // `size_`, but for benchmarks of one of many threads
   bool shares_cores_;
   progress::Rank progress_;
   std::unique_ptr<Lane[]> lanes_;

@@ -27,27 +27,27 @@ from numaserve.workers.bench.shapes import SHAPES, Shape
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.program.given import GivenMatrix
 
-_Sizes = Mapping[str, Sequence[tuple[int, int]]]  # N and K of the products of each part
-Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `_NODES`, one for each repetition in a program
+Sizes = Mapping[str, Sequence[tuple[int, int]]]  # N and K of the products of each part
+Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `NODES`, one for each repetition in a program
 
-_NODES = {
+NODES = {
     "qkv": {"linear": "qkv"},
     "o": {"linear_partial": "o"},
     "mlp": {"gate_up": "gate_up", "linear_partial": "down"},
 }
-_ENCODER_NODES = _NODES | {"mlp": {"up": "up", "linear_partial": "down"}}
+_ENCODER_NODES = NODES | {"mlp": {"up": "up", "linear_partial": "down"}}
 
 
 def bench_gemm(meter: Meter, effort: Effort, *, model: str, part: str, format: Format, m_values: Sequence[int]) -> Rows:
     """Measure the products of `part` (qkv, o or mlp) of a layer of `model`, of `SHAPES` or `ENCODERS`, whose weights
     are read from memory."""
-    table, nodes = ("encoders", _ENCODER_NODES) if model in ENCODERS else ("gemm", _NODES)
-    sizes = _encoder_sizes(ENCODERS[model]) if model in ENCODERS else _sizes(SHAPES[model])
+    table, nodes = ("encoders", _ENCODER_NODES) if model in ENCODERS else ("gemm", NODES)
+    sizes = _encoder_sizes(ENCODERS[model]) if model in ENCODERS else sizes_of(SHAPES[model])
     first = [random_matrix(meter.team, n, k, format) for n, k in sizes[part]]
     copies = copies_in_step(sum(matrix.nbytes for matrix in first))
     products: Products = list(zip(*((matrix, *same_matrices(matrix, copies - 1)) for matrix in first), strict=True))
     weights = [place(matrix) for matrices in products for matrix in matrices]
-    program = _program(meter.team, products, max(m_values), part=part, gated="gate_up" in nodes[part])
+    program = product_program(meter.team, products, max(m_values), part=part, gated="gate_up" in nodes[part])
     step(program, [(0, 0, min(m_values), 0)])
     for m in m_values:
         with meter.around(format.name) as ceiling:
@@ -59,7 +59,8 @@ def bench_gemm(meter: Meter, effort: Effort, *, model: str, part: str, format: F
             yield timed_row(f"{table}, {format}", what, times.per(copies), work, ceiling.best)
 
 
-def _sizes(shape: Shape) -> _Sizes:
+def sizes_of(shape: Shape) -> Sizes:
+    """Return N and K of the products of each part of a layer."""
     width = shape.heads * shape.head_dim
     return {
         "qkv": [(width + 2 * shape.kv_heads * shape.head_dim, shape.hidden)],
@@ -68,7 +69,7 @@ def _sizes(shape: Shape) -> _Sizes:
     }
 
 
-def _encoder_sizes(shape: EncoderShape) -> _Sizes:
+def _encoder_sizes(shape: EncoderShape) -> Sizes:
     return {
         "qkv": [(3 * shape.hidden, shape.hidden)],
         "o": [(shape.hidden, shape.hidden)],
@@ -76,7 +77,8 @@ def _encoder_sizes(shape: EncoderShape) -> _Sizes:
     }
 
 
-def _program(team: Team, products: Products, rows: int, *, part: str, gated: bool) -> Program:
+def product_program(team: Team, products: Products, rows: int, *, part: str, gated: bool) -> Program:
+    """Return a program of the products of a part, for a step of up to `rows` rows."""
     b = make_builder(team, hidden=products[0][0].k, step_tokens=rows, context=rows)
     residual, x = begin(b, team)
     for matrices in products:

@@ -1,6 +1,7 @@
 """``numaserve bench kernels`` and ``numaserve bench ring``: the parts of a step, without a model."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +36,13 @@ def bench_kernels(
         bool,
         typer.Option("--sweep", help="Measure block sizes of matrix products: the chosen block size and others."),
     ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="YAML file to write the fastest block sizes of --sweep to, for `numaserve serve --blocking FILE`.",
+        ),
+    ] = None,
     json: Json = None,
 ) -> None:
     """Measure each operation of a step, compared with the bandwidth and compute limits of a rank's cores."""
@@ -44,16 +52,26 @@ def bench_kernels(
     from numaserve.workers.bench import kernels  # noqa: PLC0415
     from numaserve.workers.bench.meter import Meter  # noqa: PLC0415
     from numaserve.workers.bench.rows import Rows  # noqa: PLC0415
+    from numaserve.workers.bench.sweep import Findings  # noqa: PLC0415
+    from numaserve.workers.planning.doctor.host import read_processor  # noqa: PLC0415
+    from numaserve.workers.planning.found_blocking import FoundBlocking, Swept  # noqa: PLC0415
 
-    isa = instruction_set().name
+    kernels_in_use = instruction_set()
     sizes = kernels.QUICK if quick else kernels.Sizes()
     if sweep and op:
         raise OperatorError("--sweep measures only matrix products: leave --op out")
-    cases = kernels.sweep_cases(format or [], sizes) if sweep else kernels.make_cases(op or [], format or [], sizes)
+    if write is not None and not sweep:
+        raise OperatorError("--write writes the block sizes that a sweep finds: add --sweep, or leave --write out")
+    if write is not None and not write.parent.is_dir():
+        raise OperatorError(f"--write {write}: the folder does not exist")
+    found, chosen = Findings(), format or []
+    cases = kernels.sweep_cases(chosen, sizes, found) if sweep else kernels.make_cases(op or [], chosen, sizes)
     with MachineReport("kernels", json) as report:
         team, cores = kernels.enter_node(threads)
         meter = Meter(team)
-        report.console.print(f"{isa}, {team.size} threads; each time is the time of one operation", highlight=False)
+        report.console.print(
+            f"{kernels_in_use.name}, {team.size} threads; each time is the time of one operation", highlight=False
+        )
 
         def rows() -> Rows:
             for index, case in enumerate(cases):
@@ -61,6 +79,10 @@ def bench_kernels(
                 yield from case.run(meter, cores.cpus)
 
         report.add(rows())
+        if write is not None:
+            swept = Swept.on(read_processor(), kernels_in_use.name, kernels_in_use.digest)
+            FoundBlocking(machine=swept, blocking=found.best()).write(write)
+            report.console.print(f"block sizes written to {write}: {found.summary()}", markup=False, highlight=False)
 
 
 def bench_ring(

@@ -200,6 +200,12 @@ class ServeConfig(BaseModel):
         False,
         description="Reserve one core of the first node for the front end, the process that answers HTTP requests.",
     )
+    blocking: Path | None = Field(
+        None,
+        description="File of block sizes of matrix products that `numaserve bench kernels --sweep --write` wrote on "
+        "this host. The sizes are not used with another processor, microcode or build of the kernels, and the log says "
+        "so. No result depends on them. Default: the sizes that are chosen for the processor.",
+    )
     keep_alive_seconds: int = Field(
         120,
         ge=1,

@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,6 +27,7 @@ from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.bind import GatewayLink
+from numaserve.server.service.checks.blocking import blocking_for_ranks
 from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
@@ -83,7 +85,7 @@ def _check(started: Started) -> Checked:
     path, tokenizer_check = started.path, started.tokenizer_check
     files = open_model(path, started.config.settings.mmproj)
     config = with_model_defaults(started.config, files)
-    options = deployment_options(config, path)
+    options = replace(deployment_options(config, path), blocking=blocking_for_ranks(config.blocking, started.kernels))
     model = read_config(files, options.settings)
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
@@ -120,7 +122,7 @@ def _check(started: Started) -> Checked:
     tokenizer_check.finish()
     return Checked(
         config,
-        started.instructions,
+        None if started.kernels is None else started.kernels.name,
         machine,
         deployment,
         path,

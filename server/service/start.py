@@ -44,12 +44,12 @@ def run_service(
         listeners = [closing.enter_context(each) for each in bound]
         if key_sources.keys is None:
             warn_of_reach(listeners)
-        instructions = check_backend(config.backend)
+        kernels = check_backend(config.backend)
         path = resolve_model(config.model)
         tokenizer_check = closing.enter_context(TokenizerCheck(path))
         from numaserve.server.service.service import serve  # noqa: PLC0415 the process of the check works meanwhile
 
         serve(
-            Started(config, key_sources, listeners, instructions, path, tokenizer_check, worker_command, link),
+            Started(config, key_sources, listeners, kernels, path, tokenizer_check, worker_command, link),
             closing,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.listen import Listener
 from numaserve.server.service.bind import GatewayLink
+from numaserve.server.service.checks.instruction_set import InstructionSet
 from numaserve.server.service.checks.tokenizer_check import TokenizerCheck
 from numaserve.server.service.process.key_sources import KeySources
 
@@ -18,7 +19,7 @@ class Started:
     config: ServeConfig
     key_sources: KeySources
     listeners: Sequence[Listener]
-    instructions: str | None  # instruction set of the kernels; None for the reference backend
+    kernels: InstructionSet | None  # None for the reference backend
     path: Path  # of the model
     tokenizer_check: TokenizerCheck
     worker_command: Sequence[str]

@@ -109,6 +109,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             step_deadline_s=options.step_deadline_s,
             settings=options.settings,
             weights_cache=options.weights_cache,
+            blocking=dict(options.blocking),
             backend=options.backend,
             draft=None if options.draft is None else DraftModel(options.draft.model, options.draft.settings),
             drafter=options.drafter,

@@ -1,6 +1,7 @@
 """Options of a deployment."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from numaserve.workers.interface.protocol import WeightsCache
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings
@@ -36,6 +37,7 @@ class DeploymentOptions:
     memory_bytes: int | None = None  # for weights, scratch, states and KV cache of all ranks together
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
+    blocking: Mapping[str, int] = field(default_factory=dict)  # block sizes of products; empty: the kernels choose
     backend: Backend = "native"
     image_store_bytes: int = 0  # pixels of images, if the model reads images
     draft: DraftOptions | None = None

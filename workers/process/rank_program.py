@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from numaserve.kernels import Program
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch, OperationProfile
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.forward import Forward
@@ -139,12 +140,23 @@ def _build(
     operations, weights = builder.fused(), held.loaded.weights
     if held.launch.backend == "native":
         program = make_program(builder.setup, operations, node.team, node.ring, weights.native, lender=lender)
+        if held.launch.blocking:
+            _set_blocking(program, held.launch.blocking)
         return program, native_rows(program, operations)
     # The reference imports torch, which takes a second and is not installed everywhere.
     from numaserve.workers.process.reference import make_reference  # noqa: PLC0415
 
     reference = make_reference(builder.setup, operations, held.launch, held.part, weights, lender=lender)
     return reference, reference.outside
+
+
+def _set_blocking(program: Program, sizes: Mapping[str, int]) -> None:
+    try:
+        program.blocking = sizes
+    except ValueError as error:
+        raise OperatorError(
+            f"--blocking: {error}; write the file again with `numaserve bench kernels --sweep --write FILE`"
+        ) from None
 
 
 def by_operation(steps: int, nodes: Iterable[NodeProfile]) -> list[OperationProfile]:

@@ -3,14 +3,14 @@
 import logging
 from importlib.util import find_spec
 
-from numaserve.server.service.checks.instruction_set import instruction_set
+from numaserve.server.service.checks.instruction_set import InstructionSet, instruction_set
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import Backend
 
 _log = logging.getLogger(__name__)
 
 
-def check_backend(backend: Backend) -> str | None:
+def check_backend(backend: Backend) -> InstructionSet | None:
     """Return the instruction set of the kernels; None for the reference backend.
 
     Raises `OperatorError` if the processor or the installation lacks a requirement of the backend.
@@ -24,7 +24,7 @@ def check_backend(backend: Backend) -> str | None:
                 kernels.unbuilt,
                 kernels.name,
             )
-        return kernels.name
+        return kernels
     if find_spec("torch") is None:
         raise OperatorError("--backend reference needs torch, which is not installed: run `pip install torch`")
     return None

@@ -14,6 +14,7 @@ class InstructionSet(NamedTuple):
 
     name: str
     unbuilt: str
+    digest: str  # of the native module
 
 
 def instruction_set() -> InstructionSet:
@@ -25,5 +26,5 @@ def instruction_set() -> InstructionSet:
     done = subprocess.run(_COMMAND, env=child_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
-    name, unbuilt = done.stdout.splitlines()
-    return InstructionSet(name, unbuilt)
+    name, unbuilt, digest = done.stdout.splitlines()
+    return InstructionSet(name, unbuilt, digest)

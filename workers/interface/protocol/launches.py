@@ -48,6 +48,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     mask_grace_s: float = 0.001  # longest wait of a step for its masks; or a fifth of its time so far, if longer
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
+    blocking: dict[str, int] = {}  # block sizes of products, the same for all ranks; empty: the kernels choose
     backend: Backend = "native"  # the interpreter of operations
     draft: DraftModel | None = None
     drafter: str = ""  # the drafter in the workers; empty: none

@@ -20,6 +20,8 @@ class Processor:
     vendor: str = ""
     family: int = 0
     model: int = 0
+    stepping: int = 0
+    microcode: str = ""
     flags: frozenset[str] = frozenset()
 
 
@@ -89,6 +91,9 @@ def read_processor(root: Path = ROOT) -> Processor:
     for line in read_text(root / "proc/cpuinfo").partition("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
-    family, model = (int(fields[key]) if fields.get(key, "").isdigit() else 0 for key in ("cpu family", "model"))
+    family, model, stepping = (
+        int(fields[key]) if fields.get(key, "").isdigit() else 0 for key in ("cpu family", "model", "stepping")
+    )
     flags = frozenset(fields.get("flags", "").split())
-    return Processor(fields.get("model name", ""), fields.get("vendor_id", ""), family, model, flags)
+    name, vendor, microcode = (fields.get(key, "") for key in ("model name", "vendor_id", "microcode"))
+    return Processor(name, vendor, family, model, stepping, microcode, flags)

@@ -39,7 +39,7 @@ COMMANDS = {
     ],
     "images": [[sys.executable, "-m", "tests.bench.bench_images"]],
     "spans": [[sys.executable, str(Path(__file__).with_name("bench_spans.py"))]],
-    AMX: [[sys.executable, str(Path(__file__).with_name("bench_amx.py"))]],
+    AMX: [[sys.executable, "-m", "tests.bench.bench_amx"]],
 }
 
 
@@ -47,11 +47,16 @@ def main() -> int:
     """Run each in a process of its own; the worst exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], metavar="NAME", help=", ".join(COMMANDS))
-    names = parser.parse_args().names or [name for name in COMMANDS if name != AMX]
+    parser.add_argument("--base", metavar="REV", help=f"commit to compare with; of {AMX} alone")
+    options = parser.parse_args()
+    if options.base is not None and options.names != [AMX]:
+        parser.error(f"--base is an option of {AMX}: name that benchmark alone")
+    names = options.names or [name for name in COMMANDS if name != AMX]
+    more = [] if options.base is None else ["--base", options.base]
     RESULTS.mkdir(exist_ok=True)
     at = time.strftime("%Y%m%d-%H%M%S")
     return max(
-        subprocess.run([*command, "--json", str(RESULTS / f"{name}-{at}.jsonl")], check=False).returncode
+        subprocess.run([*command, *more, "--json", str(RESULTS / f"{name}-{at}.jsonl")], check=False).returncode
         for name in names
         for command in COMMANDS[name]
     )

@@ -6,7 +6,6 @@ a token. A ratio below 1 means that this tree is faster. Each ratio is the media
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
 from numaserve.workers.bench.shapes import random_checkpoint, write_checkpoint
 
 from tests.pair.server import PairServer
+from tests.support.alternating import quartiles, ratios
 from tests.support.tiny_model import write_words
 from tests.support.trees import has_commit, installed_root, root_of_commit
 
@@ -58,20 +58,14 @@ def figures(server: PairServer) -> dict[str, float]:
 
 
 def compare(roots: tuple[Path, Path], model: str, rounds: int, tp: int) -> dict[str, list[float]]:
-    """Return the ratios of each round, by the name of the measurement. The first tree begins every second round."""
-    ratios: dict[str, list[float]] = {}
+    """Return the ratios of each round, by the name of the measurement."""
     with PairServer(roots[0], model, tp) as this, PairServer(roots[1], model, tp) as base:
-        for number in range(rounds + _WARM_UP):
-            order = (this, base) if number % 2 else (base, this)
-            found = {server: figures(server) for server in order}
-            for name, seconds in found[this].items() if number >= _WARM_UP else ():
-                ratios.setdefault(name, []).append(seconds / found[base][name])
-    return ratios
+        return ratios(this, base, range(-_WARM_UP, rounds), figures)
 
 
-def _row(name: str, ratios: Sequence[float]) -> str:
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return f"  {name:<26} {middle:6.3f}   ({low:.3f} to {high:.3f}, {len(ratios)} rounds)"
+def _row(name: str, found: Sequence[float]) -> str:
+    low, middle, high = quartiles(found)
+    return f"  {name:<26} {middle:6.3f}   ({low:.3f} to {high:.3f}, {len(found)} rounds)"
 
 
 def main() -> int:
@@ -93,9 +87,9 @@ def main() -> int:
         base = root_of_commit(options.base, this, Path(folder))
         for name in options.models:
             with model_path(name) as model:
-                ratios = compare((this, base), model, options.rounds, options.tp)
+                found = compare((this, base), model, options.rounds, options.tp)
             print(f"{name}, this tree / {options.base}")
-            print(*(_row(*each) for each in ratios.items()), sep="\n", flush=True)
+            print(*(_row(*each) for each in found.items()), sep="\n", flush=True)
     return 0
 
 

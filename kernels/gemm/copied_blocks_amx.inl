@@ -17,10 +17,12 @@
 #endif
 #include "kernels/gemm/epilogue.inl"
 #include "kernels/gemm/late_sums_amx.inl"
+#include "kernels/gemm/lines_ahead_amx.inl"
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/streamed_lines_amx.inl"
 #include "kernels/gemm/sums_in_rows.inl"
 #include "kernels/gemm/tiles/tile.h"
+#include "kernels/gemm/weights_ahead_amx.inl"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/prefetch.h"
 
@@ -104,19 +106,14 @@ template <class T, class Sum>
 struct BesideCopied {
   const GemmArgs& g;
   GemmScratch& scratch;
-  const std::byte* weights;  // to prefetch, in lines; some at each k tile
-  Range weight_lines;
+  LinesAhead weights;  // to prefetch, some lines at each k tile
   int64_t lines_each;
   const Sum* sums = nullptr;  // that the next rows or the next block add to
   Range sum_lines{0, 0};
   int64_t sum_lines_each;
   int64_t rows_each;  // of the previous pair of panels, to finish
 
-  void fetch_weights() {
-    const int64_t end = next(weight_lines, lines_each);
-    for (; weight_lines.begin < end; ++weight_lines.begin)
-      NUMASERVE_FETCH_LINE(weights + weight_lines.begin * kLineBytes);
-  }
+  void fetch_weights() { weights.fetch(lines_each); }
   void fetch_sums() {
     const int64_t end = next(sum_lines, sum_lines_each);
     for (; sum_lines.begin < end; ++sum_lines.begin)
@@ -223,13 +220,13 @@ template <class T, class Sum>
                                               const CopiedBlock<T>& block, Sum* c) {
   const int64_t tiles = block.k.end - block.k.begin, passes = ceil_div(rows, kRowTileRows);
   const int64_t steps = passes * (tiles - 1) + 1;
-  BesideCopied<T, Sum> beside{.g = g,
-                              .scratch = scratch,
-                              .weights = reinterpret_cast<const std::byte*>(block.next),
-                              .weight_lines = {0, block.next_tiles * 2 * kLines},
-                              .lines_each = ceil_div(block.next_tiles * 2 * kLines, steps),
-                              .sum_lines_each = ceil_div(kSumLines, tiles > 1 ? tiles - 1 : 1),
-                              .rows_each = block.late_each};
+  BesideCopied<T, Sum> beside{
+      .g = g,
+      .scratch = scratch,
+      .weights = {reinterpret_cast<const std::byte*>(block.next), block.next_tiles * 2 * kTileBytes},
+      .lines_each = ceil_div(block.next_tiles * 2 * kLines, steps),
+      .sum_lines_each = ceil_div(kSumLines, tiles > 1 ? tiles - 1 : 1),
+      .rows_each = block.late_each};
   Sum* before = nullptr;
   for (int64_t r = 0; r < rows; r += kRowTileRows) {
     Sum* sums = c + r * 32;
@@ -249,6 +246,7 @@ template <class T, class Sum>
 template <class Sum>
 struct SumsOfCopied : SumsInRows<Sum> {
   static void begin_share(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
+    scratch.share = share;
     scratch.copies = copies_blocks(g, share);
     scratch.streamed.panels = streamed_panels(g, share);
     scratch.late = {};
@@ -285,6 +283,7 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   }
   const int64_t k_tiles = g.b.depth / kTileDepth<T>;
   const T* b = reinterpret_cast<const T*>(g.b.data) + panel / 2 * k_tiles * kPair;
+  const T* after = reinterpret_cast<const T*>(weights_after<T>(g, scratch.share, row, rows, panel));
   const CopiedBlocks blocks(g, k);
   LateSums& late = scratch.late;
   if (late.sums == c) finish_all_late<Sum>(g, scratch);  // of a group of one pair
@@ -296,7 +295,7 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
     multiply_copied(g, scratch, row, rows,
                     CopiedBlock<T>{.k = own,
                                    .weights = b + own.begin * kPair,
-                                   .next = b + ((last ? k_tiles : 0) + next.begin) * kPair,
+                                   .next = (last ? after : b) + next.begin * kPair,
                                    .next_tiles = next.end - next.begin,
                                    .fresh = fresh && i == 0,
                                    .late_each = late_each},

@@ -13,8 +13,8 @@
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/streamed_lines_amx.inl"
 #include "kernels/gemm/tiles/tile.h"
+#include "kernels/gemm/weights_ahead_amx.inl"
 #include "kernels/include/kernel_table.h"
-#include "kernels/simd/prefetch.h"
 
 namespace numaserve {
 namespace {
@@ -78,24 +78,31 @@ inline constexpr int64_t kStreamAhead = 3072;
 
 // Vector work done during the tile products of some rows, a part at each k tile. Tile products take enough cycles to
 // hide it; done separately, it would take 10 to 20 % of the time. It finishes the sums of the previous rows, which are
-// still in the first level, and prefetches the next block from memory. Prefetching all lines of the block at once would
-// fill the miss buffers that tile loads need.
+// still in the first level, and prefetches weights from memory. Prefetching all lines of a block at once would fill the
+// miss buffers that tile loads need.
 template <class T, class Sum>
 struct BesideTiles {
   const GemmArgs& g;
   const TileBlock<T>& block;
   const Sum* c;
   GemmScratch& scratch;
-  const std::byte* from;  // memory to prefetch
-  int64_t lines, rows;    // lines to prefetch, and rows to finish, at each k tile
-  Range ahead{0, 0};      // lines left to prefetch
-  Range done{0, 0};       // rows left to finish
+  WeightsAhead& weights;
+  int64_t lines, rows;  // lines to prefetch, and rows to finish, at each k tile
+  Range ahead{0, 0};    // lines of a streamed block left to prefetch
+  Range done{0, 0};     // rows left to finish
 
   void operator()() {
+    if (block.streamed)
+      fetch_streamed();
+    else
+      weights.fetch(lines);
+    if (done.begin < done.end) finish(done.begin + rows < done.end ? done.begin + rows : done.end);
+  }
+  void fetch_streamed() {
+    const auto* from = reinterpret_cast<const std::byte*>(block.tiles) + kStreamAhead;
     for (const int64_t end = ahead.begin + lines < ahead.end ? ahead.begin + lines : ahead.end; ahead.begin < end;
          ++ahead.begin)
       NUMASERVE_FETCH_LINE(from + ahead.begin * kLineBytes);
-    if (done.begin < done.end) finish(done.begin + rows < done.end ? done.begin + rows : done.end);
   }
   void finish(int64_t end) {
     finish_results<kSumsInRows>(g, c + done.begin * 32, block.row, done.begin, end - done.begin, block.panel, scratch);
@@ -106,14 +113,12 @@ struct BesideTiles {
 // Adds a block to `c` [rows][32], and finishes the sums if the block is the last one.
 template <class T, class Sum>
 [[gnu::noinline]] inline void multiply_by_tiles(const GemmArgs& g, GemmScratch& scratch, const TileBlock<T>& block,
-                                                Sum* c, bool accumulate, bool finish) {
+                                                Sum* c, bool accumulate, bool finish, WeightsAhead& weights) {
   const int64_t steps = ceil_div(block.rows, 2 * kTileRows);
-  const auto* tiles = reinterpret_cast<const std::byte*>(block.tiles);
-  const auto* from = block.streamed ? tiles + kStreamAhead : reinterpret_cast<const std::byte*>(block.ahead);
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   const auto tile = [&block](int64_t t) { return block.tiles + t * 2 * kTile; };
   const int64_t rows_each = ceil_div(2 * kTileRows, block.count > 0 ? block.count : 1);
-  BesideTiles<T, Sum> beside{g, block, c, scratch, from, ceil_div(2 * kLines, steps), rows_each};
+  BesideTiles<T, Sum> beside{g, block, c, scratch, weights, ceil_div(2 * kLines, steps), rows_each};
   for (int64_t r = 0, step = 0; r < block.rows; ++step) {
     const int rows = rows_at_once(block.rows - r);
     const auto a = tiles_of<T>(g, scratch, block.row, r, rows, block.first);
@@ -123,6 +128,27 @@ template <class T, class Sum>
     r += rows;
   }
   if (finish) beside.finish(block.rows);  // the last rows, or all rows if a rank has no share of k
+}
+
+// Adds k tiles of a pair of panels to `c` [rows][32], or overwrites `c` with them if `fresh` is set, in blocks of
+// `depth` tiles.
+template <class T, class Sum>
+inline void add_by_tiles(const GemmArgs& g, const TileBlock<T>& slab, int64_t depth, bool fresh, bool finish,
+                         GemmScratch& scratch, Sum* c) {
+  constexpr int64_t kPair = 2 * kTileBytes / static_cast<int64_t>(sizeof(T));
+  const int64_t end = slab.first + slab.count;
+  const std::byte* after = weights_after<T>(g, scratch.share, slab.row, slab.rows, slab.panel);
+  WeightsAhead weights(reinterpret_cast<const std::byte*>(slab.tiles), after + slab.first * 2 * kTileBytes, slab.count,
+                       depth);
+  int64_t kt = slab.first;
+  do {  // once even if k is empty, so that the results are zero
+    TileBlock<T> block = slab;
+    block.first = kt;
+    block.count = end - kt < depth ? end - kt : depth;
+    block.tiles += (kt - slab.first) * kPair;
+    multiply_by_tiles(g, scratch, block, c, !fresh || kt > slab.first, finish && kt + block.count >= end, weights);
+    kt += block.count;
+  } while (kt < end);
 }
 
 }  // namespace

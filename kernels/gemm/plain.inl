@@ -61,27 +61,25 @@ struct Plain : PlainSums<T> {
 
   // Adds k tiles [begin, end) of one pair of panels to `c`, or overwrites `c` with them if `fresh` is set. `c` is
   // [rows][32], or tiles where blocks are copied.
-  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
-                  bool finish, GemmScratch& scratch, Sum* c) {
+  static void add(const GemmArgs& g, [[maybe_unused]] int64_t row, int64_t rows, int64_t panel, Range k, bool fresh,
+                  bool streamed, [[maybe_unused]] bool finish, GemmScratch& scratch, Sum* c) {
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
+    const int64_t depth = block_tiles(g, rows, k, streamed);
 #if defined(NUMASERVE_TILES_HEADER)
     if (scratch.copies) return add_copied<T>(g, row, rows, panel, k, fresh, finish, scratch, c);
-#endif
-    const int64_t depth = block_tiles(g, rows, k, streamed);
+    const TileBlock<T> slab{row, rows, panel, k.begin, k.end - k.begin, b + k.begin * 2 * kElements, streamed};
+    add_by_tiles(g, slab, depth, fresh, finish, scratch, c);
+#else
     int64_t kt = k.begin;
     do {  // once even if k is empty, so that the results are zero
       const int64_t count = k.end - kt < depth ? k.end - kt : depth;
       const T* block = b + kt * 2 * kElements;
       const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (k_tiles + k.begin) * 2 * kElements;
-      const bool accumulate = !fresh || kt > k.begin;
-      if constexpr (kPacksRows)
-        multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
-      else
-        multiply_by_tiles(g, scratch, TileBlock<T>{row, rows, panel, kt, count, block, next, streamed}, c, accumulate,
-                          finish && kt + count >= k.end);
+      multiply_packed(scratch, rows, kt, block, count, next, c, !fresh || kt > k.begin);
       kt += count;
     } while (kt < k.end);
+#endif
   }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "kernels/include/dense_args.h"
 #include "kernels/include/types.h"
 
 namespace numaserve {
@@ -31,8 +32,7 @@ template <class T>
 struct TileBlock {
   int64_t row, rows, panel, first, count;  // the rows' first one, and k tiles
   const T* tiles;
-  const T* ahead;  // memory to prefetch meanwhile, as large as the block
-  bool streamed;   // nothing is reused: the memory to prefetch is a little ahead of the reads
+  bool streamed;  // nothing is reused: the memory to prefetch is a little ahead of the reads
 };
 
 // Data that products of successive groups share (grouped_amx.inl); it stays in the first level.
@@ -74,6 +74,7 @@ struct GemmScratch {
   int64_t first_word, words;
   int together;                                 // rows of a pass
   bool copies;                                  // whether a share's activations are copied by blocks; see copies_blocks
+  GemmShare share;                              // in progress, of formats without groups
   alignas(64) float row_scales[kMostRowBlock];  // of a row block of int8
   GroupBatches batches;
   StreamedLines streamed;

@@ -81,6 +81,8 @@ inline constexpr int64_t kPairsOfLargeBlock = 32;
 struct GemmShare {
   Range rows, panels;
   int64_t item = -1;  // its number, if items are handed out to threads that are free
+  // The weights that the thread reads after the share, for prefetching, or null: then the pair of panels after it.
+  const std::byte* next = nullptr;
 };
 
 struct NormArgs {

@@ -71,7 +71,7 @@ class Product:
         elif rows <= 32:
             weights = 48  # a stream that is fetched 3 KiB ahead
         else:
-            weights = self.missed_in_place(slabs, rows, pairs) * PAIR_LINES
+            weights = self.missed_in_place(slabs) * PAIR_LINES
         return Counts(copied, streamed, written, own_rows * self.k_tiles + weights + written)
 
     def slabs(self, rows: int) -> list[int]:
@@ -87,19 +87,9 @@ class Product:
         wanted = self.sizes.copied_tiles
         return max((tiles + wanted // 2) // wanted, -(-tiles // (wanted * 5 // 4)))
 
-    def missed_in_place(self, slabs: list[int], rows: int, pairs: int) -> int:
-        """Return the k tiles of weights that no earlier block fetches. A block fetches as many tiles as it has: the
-        last, smaller one of a slab too few of the next pair's first block, and the one before it some tiles that follow
-        the slab."""
-        wanted = self.sizes.few_tiles if rows <= self.sizes.few_rows else self.sizes.block_tiles
-        block = [min(wanted, tiles) for tiles in slabs]
-        last = [(tiles - 1) % most + 1 for tiles, most in zip(slabs, block, strict=True)]
-        beyond = [most - end for most, end in zip(block, last, strict=True)]
-        one_by_one = len(slabs) == 1 or self.sizes.group_panels == 2  # pairs, each with all of k
-        before = [0, *beyond[:-1]]
-        missed = sum(most - fetched for most, fetched in zip(block, before, strict=True))
-        before[0] = beyond[-1] if one_by_one else 0
-        return missed + (pairs - 1) * sum(most - max(*each) for most, *each in zip(block, last, before, strict=True))
+    def missed_in_place(self, slabs: list[int]) -> int:
+        """Return the k tiles of weights that no earlier block fetches: of the first pair, the first 16 of a slab."""
+        return sum(min(16, tiles) for tiles in slabs)
 
     def result_lines(self, panel: int, end: int) -> int:
         """Return the lines of a row's results. A pair of gated panels may have half of one."""

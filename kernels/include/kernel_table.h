@@ -62,6 +62,7 @@ struct KernelTable {
   // The same in parts, for some columns.
   void (*clear_columns)(float* out, int64_t ldo, int64_t rows, Range columns);
   void (*add_weighted_rows)(const WeightedRowsArgs&, Range columns);
+  void (*move_sums)(const MoveSumsArgs&, Range columns);
   void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
   // `next`: the item that the thread will probably compute next, for prefetching; or null.
   void (*attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);

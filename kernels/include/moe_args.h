@@ -50,4 +50,14 @@ struct WeightedRowsArgs {
   int64_t ldo;
 };
 
+// out (+)= sums, for all rows.
+struct MoveSumsArgs {
+  const float* sums;  // [rows, lds]
+  int64_t lds;
+  int64_t rows;
+  bool accumulate;
+  float* out;  // [rows, ldo]
+  int64_t ldo;
+};
+
 }  // namespace numaserve

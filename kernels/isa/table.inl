@@ -111,6 +111,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .combine = combine,
     .clear_columns = clear_columns,
     .add_weighted_rows = add_weighted_rows,
+    .move_sums = move_sums,
     .rope_store = rope_store,
     .attention_item = attention_item,
     .attention_merge = attention_merge,

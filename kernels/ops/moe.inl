@@ -152,5 +152,16 @@ inline void add_weighted_rows(const WeightedRowsArgs& a, Range columns) {
   }
 }
 
+inline void move_sums(const MoveSumsArgs& a, Range columns) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* sums = a.sums + r * a.lds;
+    float* out = a.out + r * a.ldo;
+    for (int64_t i = columns.begin; i < columns.end; i += 16) {
+      const F32x16 sum = F32x16::load(sums + i);
+      (a.accumulate ? F32x16::load(out + i) + sum : sum).store(out + i);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace numaserve

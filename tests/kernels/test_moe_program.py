@@ -12,6 +12,7 @@ import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.capacity import Capacity
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer, Operand, Partial
 from numaserve.workers.program.caches import CacheKind, Heads
@@ -48,6 +49,11 @@ class Model:
     experts: tuple[tuple[reference.U16, reference.U16, reference.U16], ...]  # gate, up, down
     shared: tuple[reference.U16, reference.U16, reference.U16] | None
     head: reference.U16
+    top_k: int = 3
+
+    @property
+    def hidden(self) -> int:
+        return self.embedding.shape[1]
 
     def append(self, b: ProgramBuilder, x: Operand, held: range, format: Format) -> Partial:
         """The mixture of some of the experts, and the shared one."""
@@ -55,7 +61,7 @@ class Model:
         gate_up, down = _mlp(self.shared, format) if self.shared else (None, None)
         return b.experts(
             x,
-            Routing(num_experts=len(self.experts), top_k=3, shared_gate=self.shared is not None),
+            Routing(num_experts=len(self.experts), top_k=self.top_k, shared_gate=self.shared is not None),
             Router(kernel_ops.packed(self.router)),
             held=held,
             gate_up=ExpertMatrices(tuple(first for first, _ in routed), gate_up),
@@ -70,25 +76,32 @@ class Model:
         return replace(self, experts=tuple(zeros))
 
     def logprobs(
-        self, held: range | None, format: Format, threads: int = 2, tokens: Sequence[int] = PROMPT
+        self,
+        held: range | None,
+        format: Format,
+        threads: int = 2,
+        tokens: Sequence[int] = PROMPT,
+        *,
+        fuses: bool = True,
     ) -> list[tuple[int, float]]:
         """Of all tokens after the last one; without `held` there is no mixture in the program."""
+        pages = -(-len(tokens) // PAGE_SIZE)
         setup = ProgramSetup(
-            RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
-            Capacity.of_program(32, 16, 1, 1, 1),
+            RankShape(self.hidden, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
+            Capacity.of_program(pages * PAGE_SIZE, 16, 1, pages, pages),
             Ranks((threads,)),
         )
         b = ProgramBuilder(setup)
-        norm = Vector(np.ones(HIDDEN, np.float32))
+        norm = Vector(np.ones(self.hidden, np.float32))
         residual = b.embed(kernel_ops.packed(self.embedding), first_row=0)
         x = b.rms_norm(residual, norm, 1e-5)
         if held is not None:
             b.add_all_reduce(residual, self.append(b, x, held, format))
             x = b.rms_norm(residual, norm, 1e-5)
         b.sample(b.lm_head(x, kernel_ops.packed(self.head)))
-        program = make_program(setup, b.fused(), Team([-1] * threads))
+        program = make_program(setup, b.fused() if fuses else b.operations, Team([-1] * threads))
         program.init_slot(0, operation_fields.GREEDY | {"num_logprobs": VOCAB})
-        program.append_pages(0, [0])
+        program.append_pages(0, range(pages))
         plan = np.array([(0, 0, len(tokens), 0, 1, 0)], np.int32)
         results, *_ = program.step(plan, np.array(tokens, np.int32), NONE)
         ((_, sampled, *_),) = results
@@ -108,19 +121,22 @@ def _mlp(
     return packed(*parts[:2]), packed(parts[2])
 
 
-def make_model(rng: np.random.Generator, *, shared: bool, experts: int = EXPERTS) -> Model:
+def make_model(
+    rng: np.random.Generator, *, shared: bool, experts: int = EXPERTS, hidden: int = HIDDEN, top_k: int = 3
+) -> Model:
     def weight(n: int, k: int) -> reference.U16:
         return reference.to_bf16(rng.standard_normal((n, k)) * k**-0.5)
 
     def mlp(inner: int) -> tuple[reference.U16, reference.U16, reference.U16]:
-        return weight(inner, HIDDEN), weight(inner, HIDDEN), weight(HIDDEN, inner)
+        return weight(inner, hidden), weight(inner, hidden), weight(hidden, inner)
 
     return Model(
-        embedding=weight(VOCAB, HIDDEN),
-        router=weight(experts + shared, HIDDEN),
+        embedding=weight(VOCAB, hidden),
+        router=weight(experts + shared, hidden),
         experts=tuple(mlp(INNER) for _ in range(experts)),
         shared=mlp(SHARED) if shared else None,
-        head=weight(VOCAB, HIDDEN),
+        head=weight(VOCAB, hidden),
+        top_k=top_k,
     )
 
 
@@ -175,3 +191,19 @@ def test_the_tiles_of_the_last_expert_end_in_its_matrix(
     assert len(needed) == 2
     for matrix, rows in needed:
         assert matrix.nbytes >= rows * matrix.ld * matrix.itemsize
+
+
+@pytest.mark.parametrize("format", [Format(), Format("int8")], ids=str)
+@pytest.mark.parametrize(("experts", "top_k"), [(16, 8), (6, 2)])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_results_of_many_rows_are_summed_like_those_of_one(
+    rng: np.random.Generator, threads: int, fuses: bool, shared: bool, experts: int, top_k: int, format: Format
+) -> None:
+    """From 16 MB of results on, a thread adds the results of its columns to the sums of all tokens at once."""
+    model = make_model(rng, shared=shared, experts=experts, hidden=1024, top_k=top_k)
+    rows = (16 << 20) // (model.hidden * top_k * 4) + 7
+    tokens = [int(token) for token in rng.integers(VOCAB, size=rows)]
+    found = model.logprobs(range(experts), format, threads, tokens, fuses=fuses)
+    assert found == model.logprobs(range(experts), format, 1, tokens[-1:])

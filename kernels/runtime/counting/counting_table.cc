@@ -194,6 +194,10 @@ void clear_columns(float*, int64_t, int64_t rows, Range columns) { count_moved(r
 
 void add_weighted_rows(const WeightedRowsArgs& a, Range columns) { count_moved(a.rows * size(columns) * 3 * kFloat); }
 
+void move_sums(const MoveSumsArgs& a, Range columns) {
+  count_moved(a.rows * size(columns) * (a.accumulate ? 3 : 2) * kFloat);
+}
+
 void combine(const CombineArgs& a, int thread, int threads) {
   const RowShare share = share_of(a, thread, threads);
   for (int64_t t = share.rows.begin; t < share.rows.end; ++t) {
@@ -335,6 +339,7 @@ KernelTable counting_table(const KernelTable& like) {
           .combine = combine,
           .clear_columns = clear_columns,
           .add_weighted_rows = add_weighted_rows,
+          .move_sums = move_sums,
           .rope_store = rope_store,
           .attention_item = attention_item,
           .attention_merge = attention_merge,

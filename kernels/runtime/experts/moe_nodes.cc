@@ -186,8 +186,10 @@ void ExpertsNode::multiply_between(Run& run, int thread, int64_t item, Range cos
       return std::clamp<int64_t>(ceil_div(std::max<int64_t>(at - before, 0), cost), 0, pairs);
     };
     const Range mine{pair_at(costs.begin), pair_at(costs.end)};
-    if (mine.begin < mine.end) multiply(run, thread, each, mine, each.first_row, item);
     before += cost * pairs;
+    if (mine.begin == mine.end) continue;
+    const std::byte* next = before < costs.end ? weights_at(run, i + 1, 0) : nullptr;
+    multiply(run, thread, each, mine, results_of(run, each), next, item);
   }
 }
 
@@ -198,11 +200,22 @@ int64_t ExpertsNode::result_bytes(const Run& run, const Part& part) const {
   return all_rows * part.out.ld * static_cast<int64_t>(activation != Activation::kNone ? sizeof(bf16) : sizeof(float));
 }
 
-void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, int64_t out_row, int64_t item) const {
+const std::byte* ExpertsNode::weights_at(const Run& run, int64_t index, int64_t pair) const {
+  if (index >= num_parts(run)) return nullptr;
+  const PackedMatrix& weight = *part(run, index).weight;
+  return weight.view().data + pair * (weight.bytes() / std::max<int64_t>(weight.n_panels() / 2, 1));
+}
+
+ExpertsNode::Results ExpertsNode::results_of(Run& run, const Part& part) const {
+  const int64_t item = activation != Activation::kNone ? sizeof(bf16) : sizeof(float);
+  return {run.at<std::byte>(part.out) + part.first_row * part.out.ld * item, part.out.ld};
+}
+
+void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, const Results& to,
+                           const std::byte* next, int64_t item) const {
   PackedWeights packed = part.weight->view();
   if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
   const bool rounded = activation != Activation::kNone;
-  const int64_t first = out_row * part.out.ld;
   run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.first_row * part.x.ld * item_bytes,
                         .lda = part.x.ld,
                         .b = packed,
@@ -212,87 +225,12 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, 
                         .bias = part.bias,
                         .activation = activation,
                         .accumulate = false,
-                        .out_f32 = rounded ? nullptr : run.at<float>(part.out) + first,
-                        .out_bf16 = rounded ? run.at<bf16>(part.out) + first : nullptr,
-                        .ldo = part.out.ld,
+                        .out_f32 = rounded ? nullptr : reinterpret_cast<float*>(to.first),
+                        .out_bf16 = rounded ? reinterpret_cast<bf16*>(to.first) : nullptr,
+                        .ldo = to.ld,
                         .limit = limit,
                         .result_bytes = item < 0 ? 0 : result_bytes(run, part)},
-                       {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}, item}, run.scratch<void>(thread));
-}
-
-// Needs columns for nearly all threads, and the rows of `out` that are then not used.
-bool ExpertsNode::sums(const Run& run) const {
-  if (combine == nullptr || experts.size() < 2) return false;
-  const int64_t results = rows(run) * combine->top_k * out.ld * static_cast<int64_t>(sizeof(float));
-  const int64_t pairs = out.ld / (2 * kTileN), threads = run.team.size(), most = ceil_div(pairs, threads);
-  const int64_t sums = rows(run) * most * 2 * kTileN * static_cast<int64_t>(sizeof(float));
-  return results > kept_bytes && sums <= kSums && combine->top_k > 1 && pairs * 10 >= most * threads * 7;
-}
-
-// A thread adds the results of its columns to the sums of all tokens, expert by expert: the sum of a token has the
-// order of `combine`. Both stay in its second-level cache. Results that wait for `combine` in memory are written and
-// read again, top_k rows for each token. A thread's columns of the first rows of `out` have the results of one expert
-// after the other.
-void ExpertsNode::multiply_and_sum(Run& run, int thread) const {
-  find_owners(run, thread);
-  run.team.barrier(thread);
-  const Owners owner = owners(run);
-  const Range pairs = split(out.ld / (2 * kTileN), run.team.size(), thread);
-  const Range columns{pairs.begin * 2 * kTileN, pairs.end * 2 * kTileN};
-  auto* sums = run.at<float>(combine->out);
-  run.table.clear_columns(sums, combine->out.ld, rows(run), columns);
-  for (int64_t i = 0; i < num_parts(run); ++i) {
-    const Part each = part(run, i);
-    if (thread == 0) count(each);
-    if (pairs.begin == pairs.end) continue;
-    multiply(run, thread, each, pairs, 0, -1);
-    const bool is_shared = each.weight == shared;
-    run.table.add_weighted_rows({.y = run.at<float>(each.out),
-                                 .ldy = each.out.ld,
-                                 .rows = each.rows,
-                                 .tokens = is_shared ? nullptr : owner.tokens + each.first_row,
-                                 .weights = is_shared ? owner.shared : owner.weights + each.first_row,
-                                 .out = sums,
-                                 .ldo = combine->out.ld},
-                                columns);
-  }
-}
-
-// An expert has at most one row of each token: the rows of `out` after these are free.
-ExpertsNode::Owners ExpertsNode::owners(Run& run) const {
-  const int64_t tokens = rows(run), routed = tokens * combine->top_k;
-  auto* found = reinterpret_cast<int32_t*>(run.at<float>(out) + tokens * out.ld);
-  auto* weights = reinterpret_cast<float*>(found + routed);
-  return {found, weights, weights + routed};
-}
-
-void ExpertsNode::find_owners(Run& run, int thread) const {
-  const Owners owner = owners(run);
-  const Range tokens = split(rows(run), run.team.size(), thread);
-  const int32_t top_k = combine->top_k;
-  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
-    const int32_t* route = run.at<const int32_t>(combine->routes) + t * combine->routes.ld;
-    float weights[kMaxTopK + 1];
-    std::memcpy(weights, route + top_k, static_cast<size_t>(top_k + 1) * sizeof(float));
-    for (int32_t k = 0; k < top_k; ++k) {
-      if (route[k] < 0) continue;
-      owner.tokens[route[k]] = static_cast<int32_t>(t);
-      owner.weights[route[k]] = weights[k];
-    }
-    owner.shared[t] = weights[top_k];
-  }
-}
-
-void join(ExpertsNode& experts, CombineNode& combine) {
-  if (experts.activation != Activation::kNone || combine.accumulate) return;
-  const auto fills = [&](const PackedMatrix* weight) { return weight->padded_n() == experts.out.ld; };
-  if (!std::all_of(experts.experts.begin(), experts.experts.end(), fills)) return;
-  if (experts.shared != nullptr && !fills(experts.shared)) return;
-  if (experts.out.offset != combine.y.offset || experts.out.ld != combine.out.ld) return;
-  if ((experts.shared != nullptr) != combine.has_shared) return;
-  if (combine.has_shared && experts.shared_out.offset != combine.shared.offset) return;
-  experts.combine = &combine;
-  combine.experts = &experts;
+                       {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}, item, next}, run.scratch<void>(thread));
 }
 
 void ExpertsNode::count(const Part& part) const {

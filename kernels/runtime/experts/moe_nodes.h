@@ -43,11 +43,8 @@ struct RouteNode : Node {
 
 struct CombineNode;
 
-// Results of experts up to this size stay in the caches of many cores until they are summed.
-inline constexpr int64_t kKeptResults = 16 << 20;
-// Sums of a thread's columns up to this size stay in its second-level cache. With few threads, each has too many
-// columns for that.
-inline constexpr int64_t kSums = 3 << 19;
+// Results of experts up to these sizes, for each thread and of all, stay in the caches of cores until they are summed.
+inline constexpr int64_t kKeptByThread = 2 << 20, kKeptResults = 16 << 20;
 
 // A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided by
 // cost, at any pair of panels: with one token all threads read the same number of bytes. Work that computes is handed
@@ -68,7 +65,6 @@ struct ExpertsNode : Node {
   float limit = 0.0f;  // see GemmArgs
   bool widened = false, shared_widened = false;
   const CombineNode* combine = nullptr;  // the node after, if this one may do its work
-  int64_t kept_bytes = kKeptResults;
 
   // Whether threads sum the results of their columns at once, instead of keeping them for the next node.
   bool sums(const Run& run) const;
@@ -93,9 +89,26 @@ struct ExpertsNode : Node {
   // Computes an item: the pairs whose costs, all in a row, begin in a range.
   void multiply_between(Run& run, int thread, int64_t item, Range costs) const;
   int64_t result_bytes(const Run& run, const Part& part) const;
-  // Writes results from the row `out_row` of the part's results on.
-  void multiply(Run& run, int thread, const Part& part, Range pairs, int64_t out_row, int64_t item) const;
+  // A product's results: the row of the part's first row, for column 0, and the distance of rows.
+  struct Results {
+    std::byte* first;
+    int64_t ld;
+  };
+  Results results_of(Run& run, const Part& part) const;
+  // Multiplies pairs of panels of a part. `next`: the weights that the thread reads then; see GemmShare.
+  void multiply(Run& run, int thread, const Part& part, Range pairs, const Results& to, const std::byte* next,
+                int64_t item) const;
   void multiply_and_sum(Run& run, int thread) const;
+  // Returns where a pair of panels of a part's weights begins, null if there is no such part.
+  const std::byte* weights_at(const Run& run, int64_t part, int64_t pair) const;
+  // The places in `out` of a thread's columns while it sums: results of a row block, and sums of all tokens.
+  struct Columns {
+    Range range;
+    float *results, *sums;  // for column 0
+    int64_t ld;
+  };
+  Columns columns_of(Run& run, Range pairs) const;
+  void add_part(Run& run, int thread, int64_t index, Range pairs, const Columns& columns) const;
   // The token and the weight of each row, and the shared expert's weight of each token.
   struct Owners {
     int32_t* tokens;

@@ -115,7 +115,8 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"weighs_input": False, "cols": HIDDEN, "group": 0},
         "moe_experts": places("x", "out", "counts", "shared_x", "shared_out")
         | {"name": "moe", "weights": [matrix(), matrix()], "bias": vector(2 * HIDDEN), "shared": matrix()}
-        | {"activation": "none", "limit": 0.0, "item_bytes": 2, "widened": False, "shared_widened": False},
+        | {"activation": "none", "limit": 0.0, "item_bytes": 2, "widened": False, "shared_widened": False}
+        | {"reads_alone": False},
         "moe_combine": places("y", "routes", "shared", "out") | {"top_k": 2, "accumulate": False},
         "latent_store": places("q", "kv", "nope")
         | {

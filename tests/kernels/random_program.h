@@ -65,7 +65,7 @@ class RankProgram : public AttentionNodes {
                   item_bytes = takes_int8(model_.format) ? 1 : 2;
     const Place token = operand(x, *gate_up.front()), sorted = room(routed, token.ld, item_bytes);
     const MoePlaces places{rows(2 * kTopK + 1, sizeof(int32_t)),
-                           room(team_.size() + 2, shape_.experts + 1, sizeof(int32_t))};
+                           room(team_.size() + 3, shape_.experts + 1, sizeof(int32_t))};
     auto route = std::make_unique<RouteNode>(logits, token, sorted, places,
                                              RouteArgs{.logits = nullptr,
                                                        .ldl = 0,

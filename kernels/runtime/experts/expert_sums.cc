@@ -52,6 +52,7 @@ void ExpertsNode::add_part(Run& run, int thread, int64_t index, Range pairs, con
     const Range block = row_block(whole.rows, kRowBlock, i);
     Part each = whole;
     each.first_row += block.begin;
+    each.x_row += block.begin;
     each.rows = block.end - block.begin;
     const bool last = block.end == whole.rows;
     multiply(run, thread, each, pairs, {reinterpret_cast<std::byte*>(columns.results), columns.ld},

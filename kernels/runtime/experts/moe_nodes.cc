@@ -59,11 +59,13 @@ void RouteNode::find_rows(Run& run, int thread, int32_t* next) const {
 
 void RouteNode::list_experts(Run& run, const int32_t* totals) const {
   int32_t* firsts = run.at<int32_t>(places.counts) + run.team.size() * places.counts.ld;
-  int32_t* active = firsts + places.counts.ld;
-  int32_t row = 0, count = 0;
+  int32_t *active = firsts + places.counts.ld, *tiled = active + places.counts.ld;
+  int32_t row = 0, tiled_row = 0, count = 0;
   for (int32_t expert = 0; expert < num_experts; ++expert) {
     firsts[expert] = row;
+    tiled[expert] = tiled_row;
     row += totals[expert];
+    tiled_row += static_cast<int32_t>(round_up(totals[expert], kRowUnit));
     if (totals[expert] > 0) active[++count] = expert;
   }
   firsts[num_experts] = row;
@@ -134,14 +136,33 @@ const int32_t* ExpertsNode::active(const Run& run) const {
   return run.at<const int32_t>(counts) + (run.team.size() + 1) * counts.ld;
 }
 
+bool ExpertsNode::are_tiled(const Run& run) const {
+  constexpr int64_t kLeastRows = 64;  // of an expert, in the mean; see the builder, which gives `x` space for its tiles
+  const int64_t held = static_cast<int64_t>(experts.size());
+  return run.table.takes_tiled_rows && (active(run) - counts.ld)[held] >= kLeastRows * held;
+}
+
 // The shared expert comes last.
 ExpertsNode::Part ExpertsNode::part(const Run& run, int64_t index) const {
   const int32_t* listed = active(run);
-  if (index == listed[0]) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, rows(run)};
+  if (index == listed[0])
+    return {shared, nullptr, shared_x, shared_out, shared_widened, 0, rows(run), 0, 0, false, false};
   const int32_t expert = listed[index + 1], *firsts = listed - counts.ld;
   const PackedMatrix& weight = *experts[static_cast<size_t>(expert)];
   const float* own = bias == nullptr ? nullptr : bias + expert * weight.padded_n();
-  return {&weight, own, x, out, widened, firsts[expert], firsts[expert + 1] - firsts[expert]};
+  const int64_t first = firsts[expert], tiled = listed[counts.ld + expert];
+  const bool tiled_x = reads_alone && are_tiled(run), tiled_out = read_alone && are_tiled(run);
+  return {&weight,
+          own,
+          x,
+          out,
+          widened,
+          first,
+          firsts[expert + 1] - first,
+          tiled_x ? tiled : first,
+          tiled_out ? tiled : first,
+          tiled_x,
+          tiled_out};
 }
 
 // Up to some number of rows (sixteen in bf16), a product takes as long as reading its weights. A rank without columns
@@ -208,7 +229,7 @@ const std::byte* ExpertsNode::weights_at(const Run& run, int64_t index, int64_t 
 
 ExpertsNode::Results ExpertsNode::results_of(Run& run, const Part& part) const {
   const int64_t item = activation != Activation::kNone ? sizeof(bf16) : sizeof(float);
-  return {run.at<std::byte>(part.out) + part.first_row * part.out.ld * item, part.out.ld};
+  return {run.at<std::byte>(part.out) + part.out_row * part.out.ld * item, part.out.ld};
 }
 
 void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, const Results& to,
@@ -216,7 +237,7 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, 
   PackedWeights packed = part.weight->view();
   if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
   const bool rounded = activation != Activation::kNone;
-  run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.first_row * part.x.ld * item_bytes,
+  run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.x_row * part.x.ld * item_bytes,
                         .lda = part.x.ld,
                         .b = packed,
                         .widened = part.widened,
@@ -229,7 +250,9 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, 
                         .out_bf16 = rounded ? reinterpret_cast<bf16*>(to.first) : nullptr,
                         .ldo = to.ld,
                         .limit = limit,
-                        .result_bytes = item < 0 ? 0 : result_bytes(run, part)},
+                        .result_bytes = item < 0 ? 0 : result_bytes(run, part),
+                        .tiled_rows = part.tiled_x,
+                        .tiled_results = part.tiled_out},
                        {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}, item, next}, run.scratch<void>(thread));
 }
 

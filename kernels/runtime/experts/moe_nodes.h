@@ -11,8 +11,8 @@ namespace numaserve {
 // Places that the nodes of one layer share.
 struct MoePlaces {
   Place routes;  // [tokens, 2 * top_k + 1]; see CombineArgs
-  // int32 [threads + 2, experts + 1]: rows by thread and expert, for threads with tokens; the first row of each expert;
-  // the number of experts with rows, and these experts.
+  // int32 [threads + 3, experts + 1]: rows by thread and expert, for threads with tokens; the first row of each expert;
+  // the number of experts with rows, and these experts; the first row of each expert where each has whole tiles of 32.
   Place counts;
 };
 
@@ -64,6 +64,8 @@ struct ExpertsNode : Node {
   Activation activation = Activation::kNone;
   float limit = 0.0f;  // see GemmArgs
   bool widened = false, shared_widened = false;
+  // Whether `x`, or `out`, is of two such nodes alone, in bf16, and has space for whole tiles of each expert.
+  bool reads_alone = false, read_alone = false;
   const CombineNode* combine = nullptr;  // the node after, if this one may do its work
 
   // Whether threads sum the results of their columns at once, instead of keeping them for the next node.
@@ -75,7 +77,9 @@ struct ExpertsNode : Node {
     const float* bias;
     Place x, out;
     bool widened;
-    int64_t first_row, rows;
+    int64_t first_row, rows;  // of the sorted rows
+    int64_t x_row, out_row;   // the first rows of x and out
+    bool tiled_x, tiled_out;  // whether these are in the order of tiles
   };
   struct PairCost {
     int64_t value;
@@ -85,6 +89,8 @@ struct ExpertsNode : Node {
   int64_t num_parts(const Run& run) const { return active(run)[0] + (shared != nullptr && rows(run) > 0 ? 1 : 0); }
   Part part(const Run& run, int64_t index) const;
   const int32_t* active(const Run& run) const;
+  // Whether rows between two such nodes are in the order of tiles. With few rows an expert, padding would be much.
+  bool are_tiled(const Run& run) const;
   static PairCost pair_cost(const Part& part);
   // Computes an item: the pairs whose costs, all in a row, begin in a range.
   void multiply_between(Run& run, int thread, int64_t item, Range costs) const;

@@ -32,6 +32,18 @@ void require_product(const std::string& name, const PackedMatrix& weight, const 
           "the output has too few columns for the weight");
 }
 
+// Lets experts read what the experts before them make in the order of tiles.
+void read_alone(ExpertsNode& product, const Program& p) {
+  auto* maker = p.last<ExpertsNode>();
+  require(maker != nullptr && maker->activation != Activation::kNone && maker->counts.offset == product.counts.offset &&
+              maker->out.offset == product.x.offset && maker->out.ld == product.x.ld,
+          product.name,
+          "the operation directly before experts that read its result alone must be the experts that make it");
+  require(!product.experts.empty() && product.experts.front()->format() == WeightFormat::kBf16, product.name,
+          "only experts with bf16 weights take rows in the order of tiles");
+  maker->read_alone = product.reads_alone = true;
+}
+
 }  // namespace
 
 void require_choice(const RouteArgs& choice) {
@@ -98,6 +110,7 @@ void add(Program& p, const MoeExperts& f) {
   node->widened = f.widened;
   node->shared_widened = f.shared_widened;
   node->bias = data_or_null(f.bias);
+  if (f.reads_alone) read_alone(*node, p);
   if (f.shared) {
     require_product(f.name, **f.shared, f.shared_x, f.shared_out, f.activation, f.shared_widened);
     node->shared = *f.shared;

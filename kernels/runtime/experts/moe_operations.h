@@ -55,11 +55,13 @@ struct MoeExperts {
   float limit;
   int64_t item_bytes;
   bool widened, shared_widened;
+  bool reads_alone;  // the rows that the operation before makes, in bf16: they may be in the order of tiles
   void visit(auto&& field) {
     field("name", name), field("x", x), field("weights", weights), field("bias", bias), field("out", out);
     field("counts", counts), field("shared", shared), field("shared_x", shared_x), field("shared_out", shared_out);
     field("activation", activation), field("limit", limit), field("item_bytes", item_bytes);
     field("widened", widened), field("shared_widened", shared_widened);
+    field("reads_alone", reads_alone);
   }
 };
 

@@ -59,7 +59,8 @@ class MultiplyExperts(Operation):
     """out = the rows of each expert in x times its matrix, as `Linear` does; shared_out = shared_x times `shared`.
 
     `bias` is that of all experts, each padded to whole panels; `limit` that of swiglu_oai. There
-    may be no experts, or no shared one.
+    may be no experts, or no shared one. `reads_alone`: the operation before makes x in bf16, for this one alone, and x
+    has space for whole tiles of each expert. Some instruction sets then write it in the order of tiles.
     """
 
     name: str
@@ -76,6 +77,7 @@ class MultiplyExperts(Operation):
     widened: bool
     shared_widened: bool
     routing: Routing
+    reads_alone: bool = False
 
     def __post_init__(self) -> None:
         """Raise `ValueError` when the experts differ in format: all of them read the same activations."""

@@ -19,6 +19,10 @@ from numaserve.workers.program.ops.experts import (
 )
 from numaserve.workers.program.recording.recorder import Recorder
 
+# Rows whose tiles pass together, and the mean rows of an expert from which on they are written as tiles: see
+# `are_tiled` in moe_nodes.cc.
+ROW_GROUP, TILED_ROWS = 32, 64
+
 
 @dataclass(frozen=True)
 class Router:
@@ -67,6 +71,7 @@ class _Product:
     shared_out: Tensor | None
     activation: ExpertActivation = "none"
     limit: float = 0.0
+    reads_alone: bool = False
 
 
 class ExpertRecorder(Recorder):
@@ -106,7 +111,7 @@ class ExpertRecorder(Recorder):
             x=token.x,
             sorted=by_expert.x,
             routes=Tensor(x.rows, 2 * routing.top_k + 1, 4),
-            counts=Tensor(self.setup.ranks.threads + 2, len(held) + 1, 4),
+            counts=Tensor(self.setup.ranks.threads + 3, len(held) + 1, 4),
             routing=routing,
             correction=router.correction,
             factors=router.factors,
@@ -114,7 +119,10 @@ class ExpertRecorder(Recorder):
         )
         self.operations.append(route)
 
-        hidden = Operand(routed, down.experts[0].k if down.experts else 0, 2, rows_per_token=copies)
+        # Rows between the products may lie in whole tiles of each expert. Padding would be much with few rows.
+        tiled = rows * copies >= TILED_ROWS * len(held) and all(each.format == "bf16" for each in down.experts)
+        padding = (ROW_GROUP - 1) * len(held) if tiled else 0
+        hidden = Operand(routed + padding, down.experts[0].k if down.experts else 0, 2, rows_per_token=copies)
         shared_hidden = Operand(rows, down.shared.k, 2) if down.shared else None
         made = _Product("moe_gate_up", gate_up, by_expert, shared_token, hidden, shared_hidden, activation, limit)
         self._multiply(made, route)
@@ -123,7 +131,8 @@ class ExpertRecorder(Recorder):
         shared_source = self._source(shared_hidden, *_some(down.shared)) if shared_hidden else source
         y = Tensor(rows * copies, self.shape.hidden_size, 4)
         shared_y = Tensor(rows, self.shape.hidden_size, 4) if down.shared else None
-        self._multiply(_Product("moe_down", down, source, shared_source, y, shared_y), route)
+        alone = tiled and bool(down.experts) and isinstance(self.operations[-1], MultiplyExperts)
+        self._multiply(_Product("moe_down", down, source, shared_source, y, shared_y, reads_alone=alone), route)
 
         out = self._partial()
         self.operations.append(CombineExperts(y=y, routes=route.routes, top_k=routing.top_k, shared=shared_y, out=out))
@@ -153,6 +162,7 @@ class ExpertRecorder(Recorder):
                 widened=product.source.widened,
                 shared_widened=product.shared_source.widened,
                 routing=route.routing,
+                reads_alone=product.reads_alone,
             )
         )
 

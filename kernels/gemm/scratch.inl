@@ -36,8 +36,9 @@ struct TileBlock {
 };
 
 // Data that products of successive groups share (grouped_amx.inl); it stays in the first level.
-inline constexpr int kWidenedTiles = 4;  // for each of two panels
-inline constexpr int kKeptColumns = 8;   // of the groups in progress: two before and two after the current one
+inline constexpr int kRingTiles = 4;      // for each of two panels, with few rows
+inline constexpr int kWidenedTiles = 12;  // the same with many rows
+inline constexpr int kKeptColumns = 16;   // of the groups in a block, and of two before
 struct GroupBatches {
   alignas(64) std::byte tiles[kWidenedTiles * 2 * kTileBytes];
   alignas(64) float sums[2][32 * 32];                     // of a group, fp32 or int32

@@ -12,6 +12,7 @@
 
 #if defined(NUMASERVE_TILES_HEADER)
 #include "kernels/gemm/grouped/grouped_amx.inl"
+#include "kernels/gemm/streamed_lines_amx.inl"
 #endif
 
 namespace numaserve {
@@ -37,9 +38,25 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
 }
 #endif
 
+#if defined(NUMASERVE_TILES_HEADER)
+// Results may be written past the caches.
+struct GroupedSums : SumsInRows<float> {
+  static void begin_share(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
+    scratch.streamed.panels = streamed_panels(g, share);
+  }
+  static void end_share(const GemmScratch& scratch) { fence_streams(scratch.streamed); }
+  static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const float* c,
+                     GemmScratch& scratch) {
+    finish_results<kSumsInRows>(g, c, row, 0, rows, panel, scratch);
+  }
+};
+#else
+using GroupedSums = SumsInRows<float>;
+#endif
+
 // The loop nest's view of a grouped format: its unit of k is a group.
 template <class Codes>
-struct Grouped : SumsInRows<float> {
+struct Grouped : GroupedSums {
   using T = typename Codes::Element;
   using Sum = float;
   static constexpr bool kFinishes = false;

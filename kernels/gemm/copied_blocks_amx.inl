@@ -44,8 +44,8 @@ inline bool copies_blocks(const GemmArgs& g, const GemmShare& share) {
 struct CopiedBlocks {
   Range k;
   int64_t count;
-  CopiedBlocks(const GemmArgs& g, Range tiles) : k(tiles) {
-    const int64_t all = tiles.end - tiles.begin, wanted = g.blocking.copied_tiles;
+  CopiedBlocks(Range tiles, int64_t wanted) : k(tiles) {
+    const int64_t all = tiles.end - tiles.begin;
     const int64_t nearest = (all + wanted / 2) / wanted, least = ceil_div(all, wanted * 5 / 4);
     count = nearest > least ? nearest : least;
   }
@@ -88,7 +88,7 @@ inline void copy_block(const std::byte* from, int64_t row_bytes, int64_t rows, R
 
 // Copies k tiles of a row block to `scratch.rows`, part by part of k, since a block lies in one part.
 template <class T>
-inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
+inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, int64_t wanted, GemmScratch& scratch) {
   if (g.tiled_rows) return;
   scratch.first_word = k.begin * kLines;
   const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T)), units = g.b.depth / kTileDepth<T>;
@@ -96,24 +96,31 @@ inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, G
   for (int64_t index = 0; index < g.b.k_parts; ++index) {
     const Range part = split(units, g.b.k_parts, index);
     const Range some{part.begin > k.begin ? part.begin : k.begin, part.end < k.end ? part.end : k.end};
-    const CopiedBlocks blocks(g, some);
+    const CopiedBlocks blocks(some, wanted);
     for (int64_t i = 0; i < blocks.count; ++i) copy_block(from, row_bytes, rows, blocks.at(i), scratch);
   }
 }
 
-// Vector work during the products of a block: prefetching the next weights and sums, and finishing sums.
-template <class T, class Sum>
+// The next block of weights, of which some lines are prefetched at each k tile.
+struct FetchedWeights {
+  LinesAhead lines;
+  int64_t each;
+  void step() { lines.fetch(each); }
+};
+// The number of such steps while rows pass by a block of k tiles.
+inline int64_t steps_of_block(int64_t rows, int64_t tiles) { return ceil_div(rows, kRowTileRows) * (tiles - 1) + 1; }
+
+// Vector work during the products of a block: preparing the next weights, prefetching sums, and finishing sums.
+template <class Sum, class Ahead>
 struct BesideCopied {
   const GemmArgs& g;
   GemmScratch& scratch;
-  LinesAhead weights;  // to prefetch, some lines at each k tile
-  int64_t lines_each;
+  Ahead& ahead;
   const Sum* sums = nullptr;  // that the next rows or the next block add to
   Range sum_lines{0, 0};
   int64_t sum_lines_each;
   int64_t rows_each;  // of the previous pair of panels, to finish
 
-  void fetch_weights() { weights.fetch(lines_each); }
   void fetch_sums() {
     const int64_t end = next(sum_lines, sum_lines_each);
     for (; sum_lines.begin < end; ++sum_lines.begin)
@@ -186,7 +193,7 @@ inline void multiply_copied_rows(const T* a, const T* b, int64_t k_tiles, Sum* b
     NUMASERVE_TILE_LOAD_PAST_FIRST(4, rows, 64);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD_PAST_FIRST(5, rows + kTile, 64);
     NUMASERVE_TILE_DOT(T, 0, 4, 6);
-    beside.fetch_weights();
+    beside.ahead.step();
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
     beside.fetch_sums();
     NUMASERVE_TILE_DOT(T, 1, 4, 7);
@@ -204,29 +211,25 @@ inline void store_sums(int64_t row_tiles, Sum* c) {
   NUMASERVE_SUM_STORE(3, 3, c);
 }
 
-// A block of weights, and what comes after it.
+// A block of weights.
 template <class T>
 struct CopiedBlock {
   Range k;
-  const T *weights, *next;
-  int64_t next_tiles;
+  const T* weights;
   bool fresh;
   int64_t late_each;  // rows of the previous pair to finish at each k tile
 };
 
 // Adds a block of weights to the sums `c` of a row block.
-template <class T, class Sum>
+template <class T, class Sum, class Ahead>
 [[gnu::noinline]] inline void multiply_copied(const GemmArgs& g, GemmScratch& scratch, int64_t row, int64_t rows,
-                                              const CopiedBlock<T>& block, Sum* c) {
+                                              const CopiedBlock<T>& block, Ahead& ahead, Sum* c) {
   const int64_t tiles = block.k.end - block.k.begin, passes = ceil_div(rows, kRowTileRows);
-  const int64_t steps = passes * (tiles - 1) + 1;
-  BesideCopied<T, Sum> beside{
-      .g = g,
-      .scratch = scratch,
-      .weights = {reinterpret_cast<const std::byte*>(block.next), block.next_tiles * 2 * kTileBytes},
-      .lines_each = ceil_div(block.next_tiles * 2 * kLines, steps),
-      .sum_lines_each = ceil_div(kSumLines, tiles > 1 ? tiles - 1 : 1),
-      .rows_each = block.late_each};
+  BesideCopied<Sum, Ahead> beside{.g = g,
+                                  .scratch = scratch,
+                                  .ahead = ahead,
+                                  .sum_lines_each = ceil_div(kSumLines, tiles > 1 ? tiles - 1 : 1),
+                                  .rows_each = block.late_each};
   Sum* before = nullptr;
   for (int64_t r = 0; r < rows; r += kRowTileRows) {
     Sum* sums = c + r * 32;
@@ -270,6 +273,23 @@ struct SumsOfCopied : SumsInRows<Sum> {
   }
 };
 
+// Returns the rows of the previous pair to finish at each k tile of some blocks.
+template <class Sum>
+inline int64_t begin_late(const GemmArgs& g, int64_t rows, const CopiedBlocks& blocks, GemmScratch& scratch,
+                          const Sum* c) {
+  const LateSums& late = scratch.late;
+  if (late.sums == c) finish_all_late<Sum>(g, scratch);  // of a group of one pair
+  const int64_t steps = ceil_div(rows, kRowTileRows) * (blocks.k.end - blocks.k.begin - blocks.count);
+  return ceil_div(late.rows.end - late.rows.begin, steps > 0 ? steps : 1);
+}
+// After these blocks: the sums `c` are finished later if `finish` is set.
+template <class Sum>
+inline void end_late(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, bool finish, GemmScratch& scratch,
+                     const Sum* c) {
+  finish_all_late<Sum>(g, scratch);
+  if (finish) scratch.late = {c, row, panel, {0, rows}};
+}
+
 // Adds k tiles of a pair of panels to the sums `c` of a row block, or overwrites `c` with them if `fresh` is set. With
 // `finish`, the sums are finished later: during the products of the next pair, or by `end_rows`.
 template <class T, class Sum>
@@ -284,25 +304,19 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   const int64_t k_tiles = g.b.depth / kTileDepth<T>;
   const T* b = reinterpret_cast<const T*>(g.b.data) + panel / 2 * k_tiles * kPair;
   const T* after = reinterpret_cast<const T*>(weights_after<T>(g, scratch.share, row, rows, panel));
-  const CopiedBlocks blocks(g, k);
-  LateSums& late = scratch.late;
-  if (late.sums == c) finish_all_late<Sum>(g, scratch);  // of a group of one pair
-  const int64_t steps = ceil_div(rows, kRowTileRows) * (k.end - k.begin - blocks.count);
-  const int64_t late_each = ceil_div(late.rows.end - late.rows.begin, steps > 0 ? steps : 1);
+  const CopiedBlocks blocks(k, g.blocking.copied_tiles);
+  const int64_t late_each = begin_late(g, rows, blocks, scratch, c);
   for (int64_t i = 0; i < blocks.count; ++i) {
     const bool last = i + 1 == blocks.count;
     const Range own = blocks.at(i), next = blocks.at(last ? 0 : i + 1);
-    multiply_copied(g, scratch, row, rows,
-                    CopiedBlock<T>{.k = own,
-                                   .weights = b + own.begin * kPair,
-                                   .next = (last ? after : b) + next.begin * kPair,
-                                   .next_tiles = next.end - next.begin,
-                                   .fresh = fresh && i == 0,
-                                   .late_each = late_each},
-                    c);
+    const auto* from = reinterpret_cast<const std::byte*>((last ? after : b) + next.begin * kPair);
+    const int64_t tiles = next.end - next.begin;
+    FetchedWeights ahead{.lines = {from, tiles * 2 * kTileBytes},
+                         .each = ceil_div(tiles * 2 * kLines, steps_of_block(rows, own.end - own.begin))};
+    const CopiedBlock<T> block{own, b + own.begin * kPair, fresh && i == 0, late_each};
+    multiply_copied(g, scratch, row, rows, block, ahead, c);
   }
-  finish_all_late<Sum>(g, scratch);
-  if (finish) late = {c, row, panel, {0, rows}};
+  end_late(g, row, rows, panel, finish, scratch, c);
 }
 
 }  // namespace

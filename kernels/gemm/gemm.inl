@@ -115,9 +115,9 @@ inline void finish_parts(const GemmArgs& g, void* sums, int thread, int threads)
   }
 }
 
-// Calls `work` with the loop nest's view of the weights.
+// Calls `work` with the loop nest's view of the weights for a share of `rows` rows.
 template <class Work>
-inline void with_weights(const GemmArgs& g, Work&& work) {
+inline void with_weights(const GemmArgs& g, int64_t rows, Work&& work) {
   switch (g.b.format) {
     case WeightFormat::kBf16:
       return work(Plain<bf16>{});
@@ -130,11 +130,12 @@ inline void with_weights(const GemmArgs& g, Work&& work) {
     case WeightFormat::kFp8:
       return work(Grouped<E4m3GroupValues>{});
     case WeightFormat::kMxfp4:
-      return g.widened ? work(Grouped<Mxfp4GroupValues>{}) : work(Grouped<Mxfp4Groups>{});
+      if (!g.widened) return work(Grouped<Mxfp4Groups>{});
+      return sums_groups(rows) ? work(Grouped<Mxfp4GroupValues>{}) : work(WithScales<Mxfp4GroupValues>{});
     case WeightFormat::kIq4:
       return g.widened ? work(Grouped<Iq4GroupValues>{}) : work(Grouped<Iq4Groups>{});
     case WeightFormat::kNvfp4:
-      return work(Grouped<Nvfp4GroupValues>{});
+      return work(WithScales<Nvfp4GroupValues>{});
     case WeightFormat::kIq3:
       return g.widened ? work(Grouped<Iq3GroupValues>{}) : work(Grouped<Iq3Groups>{});
     case WeightFormat::kIq2:
@@ -144,16 +145,17 @@ inline void with_weights(const GemmArgs& g, Work&& work) {
 
 inline void gemm_share(const GemmArgs& g, const GemmShare& share, void* memory) {
   auto& scratch = *static_cast<GemmScratch*>(memory);
-  with_weights(g, [&]<class Weights>(Weights) { gemm_nest<Weights>(g, share, scratch); });
+  with_weights(g, share.rows.end - share.rows.begin,
+               [&]<class Weights>(Weights) { gemm_nest<Weights>(g, share, scratch); });
 }
 
 inline void gemm_parts(const GemmArgs& g, void* sums, void* memory, int thread, int threads) {
   auto& scratch = *static_cast<GemmScratch*>(memory);
-  with_weights(g, [&]<class Weights>(Weights) { nest_parts<Weights>(g, sums, scratch, thread, threads); });
+  with_weights(g, g.m, [&]<class Weights>(Weights) { nest_parts<Weights>(g, sums, scratch, thread, threads); });
 }
 
 inline void gemm_finish(const GemmArgs& g, void* sums, int thread, int threads) {
-  with_weights(g, [&]<class Weights>(Weights) { finish_parts<Weights>(g, sums, thread, threads); });
+  with_weights(g, g.m, [&]<class Weights>(Weights) { finish_parts<Weights>(g, sums, thread, threads); });
 }
 
 inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {

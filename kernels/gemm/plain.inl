@@ -36,10 +36,7 @@ struct Plain : PlainSums<T> {
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     if (kPacksTiles && streamed) return g.b.depth;
-    // With tiles, fewer rows have more k tiles in a slab: as many bytes of the second level.
-    const int64_t each = g.blocking.slab_tiles;
-    const int64_t tiles = kPacksTiles ? each * kRowBlock / round_up(rows, kRowUnit) : each;
-    const int64_t wanted = streamed ? g.b.depth : tiles;
+    const int64_t wanted = streamed ? g.b.depth : kPacksTiles ? slab_of_tiles(g, rows) : g.blocking.slab_tiles;
     const int64_t room = kPacksTiles ? packed_tiles_room(rows) : packed_room(rows) / kLineBytes / kPerWord<T>;
     return room < wanted ? room : wanted;
   }
@@ -49,7 +46,7 @@ struct Plain : PlainSums<T> {
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
 #if defined(NUMASERVE_TILES_HEADER)
     tile_begin(scratch.copies ? kTileRows : rows);
-    if (scratch.copies) return copy_blocks<T>(g, row, rows, k, scratch);
+    if (scratch.copies) return copy_blocks<T>(g, row, rows, k, g.blocking.copied_tiles, scratch);
     pack_tiles<T>(g, row, rows, k, scratch);
 #endif
     if constexpr (kPacksRows) {

@@ -16,6 +16,10 @@ inline constexpr int64_t kPackedRowBytes = 1 << 20;  // of a row block's activat
 inline constexpr int64_t packed_room(int64_t rows) { return kPackedRowBytes / (rows + 1); }
 // The number of packed k tiles that fit, in whole row tiles.
 inline constexpr int64_t packed_tiles_room(int64_t rows) { return kPackedRowBytes / (round_up(rows, 32) * kLineBytes); }
+// The number of k tiles in a slab with tiles: fewer rows have more, as many bytes of the second level.
+inline int64_t slab_of_tiles(const GemmArgs& g, int64_t rows) {
+  return g.blocking.slab_tiles * kRowBlock / round_up(rows, kRowUnit);
+}
 
 // The type of the sums of a format's products.
 template <class T>
@@ -43,6 +47,16 @@ struct GroupBatches {
   alignas(64) std::byte tiles[kWidenedTiles * 2 * kTileBytes];
   alignas(64) float sums[2][32 * 32];                     // of a group, fp32 or int32
   alignas(64) float columns[kKeptColumns][2][2][kTileN];  // of groups and panels: scales and offsets
+};
+
+// Codes widened to values (scaled_amx.inl): two blocks, of which one is widened while the other one is multiplied.
+// With few rows, the first block is a ring of tiles.
+inline constexpr int64_t kWidenedBlock = 8, kMostWidened = 10;  // k tiles; see CopiedBlocks
+struct WidenedBlocks {
+  alignas(64) std::byte tiles[2][kMostWidened * 2 * kTileBytes];
+  int place;             // of the block that is widened already: it belongs to
+  int64_t panel, first;  // this panel, from this k tile on
+  int64_t panels_end;    // the end of the share
 };
 
 // Panels whose bf16 results are written past the caches (streamed_lines_amx.inl), and the first halves of the lines of
@@ -80,10 +94,12 @@ struct GemmScratch {
   GroupBatches batches;
   StreamedLines streamed;
   LateSums late;
+  WidenedBlocks widened;
 };
 // Tiles of copied activations and of weights, which begin at multiples of a tile, are read side by side. With the same
 // address within a page a product takes 1.08 times as long (a virtual Xeon with AMX); a line apart suffices.
 static_assert(offsetof(GemmScratch, rows) % 4096 == kLineBytes);
+static_assert(offsetof(GemmScratch, widened) % kTileBytes != kLineBytes);
 
 }  // namespace
 }  // namespace numaserve

@@ -145,14 +145,14 @@ inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, _
   odd = _mm512_unpackhi_epi8(low, high);
 }
 
-// The values of codes of 4 bits: integers, or half of them.
+// The values of codes of 4 bits: integers, times a power of two.
 struct NibbleTable {
   alignas(64) uint16_t value[32];
   template <class WholeOf>
-  constexpr explicit NibbleTable(WholeOf whole_of, bool halved = false) : value() {
+  constexpr explicit NibbleTable(WholeOf whole_of, int exponent = 0) : value() {
     for (int i = 0; i < 32; ++i) {
-      const int whole = whole_of(i % 16), half = halved && whole != 0 ? 1 << 7 : 0;
-      value[i] = static_cast<uint16_t>(bf16_bits(whole) - half);
+      const int whole = whole_of(i % 16), times = whole != 0 ? exponent * (1 << 7) : 0;
+      value[i] = static_cast<uint16_t>(bf16_bits(whole) + times);
     }
   }
 };
@@ -242,8 +242,8 @@ struct NibbleTable {
   NibbleBytes bytes;  // the integers plus that zero
   bool halved;
   template <class WholeOf>
-  constexpr explicit NibbleTable(WholeOf whole_of, bool half = false)
-      : bytes([whole_of](int code) { return whole_of(code) + kByteZero; }), halved(half) {}
+  constexpr explicit NibbleTable(WholeOf whole_of, int exponent = 0)
+      : bytes([whole_of](int code) { return whole_of(code) + kByteZero; }), halved(exponent == -1) {}
 };
 
 // Widening to lines of bf16, as above. Returns words of bf16 for words whose low seven bits are the magnitude of a
@@ -266,7 +266,7 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
 
 inline constexpr NibbleTable kInt4Values([](int code) { return code - 8; });
 inline constexpr NibbleTable kInt4Codes([](int code) { return code; });
-inline constexpr NibbleTable kE2m1Values(twice_e2m1, true), kE2m1Twice(twice_e2m1);
+inline constexpr NibbleTable kE2m1Values(twice_e2m1, -1), kE2m1Twice(twice_e2m1);
 inline constexpr NibbleTable kIq4Values([](int code) { return kIq4[code]; });
 inline constexpr NibbleTable kIq3Values([](int code) { return kIq3[code]; });
 inline constexpr NibbleTable kIq2Values([](int code) { return kIq2[code]; });

@@ -169,13 +169,15 @@ def test_a_row_has_the_same_bits_in_every_batch_of_a_product_with_codes_by_a_tab
 
 @pytest.mark.parametrize("format", TABLES)
 def test_every_code_by_a_table_and_every_scale_is_widened_exactly(isa: str, format: str) -> None:
-    exponents = np.array([-127, -126, -64, -1, 0, 1, 64, 124] if format == "mxfp4" else [-64, -1, 0, 1, 64])
+    exponents = np.array([-127, -126, -125, -64, -1, 0, 1, 64, 125] if format == "mxfp4" else [-64, -1, 0, 1, 64])
     codes = np.zeros((len(exponents), 32), np.uint8)
     codes[:, :16] = np.arange(16)
     scales = np.ldexp(1.0, exponents).astype(np.float32)[:, None]
     matrix = Coded(format, 32, codes, scales).packed()
     expected = (np.ldexp(1.0, exponents)[:, None] * TABLES[format][codes]).astype(np.float32)
     np.testing.assert_array_equal(matrix.to_numpy(), expected)
+    if format == "mxfp4" and isa.startswith("amx"):  # tiles take values below 2^-126 for zero
+        expected = np.where(exponents[:, None] < -125, np.float32(0), expected)
     identity = reference.to_bf16(np.eye(32))
     np.testing.assert_array_equal(kernel_ops.multiply(isa, identity, matrix, widened=True).T, expected)
     alone = [kernel_ops.multiply(isa, identity[row : row + 1], matrix, widened=True) for row in range(32)]
@@ -186,6 +188,23 @@ def test_every_code_by_a_table_and_every_scale_is_widened_exactly(isa: str, form
 def test_a_scale_of_mxfp4_that_is_no_power_of_two_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="a scale of mxfp4 weights is not a power of two"):
         Coded("mxfp4", 32, np.zeros((1, 32), np.uint8), np.full((1, 1), scale, np.float32)).packed()
+
+
+def test_a_scale_of_mxfp4_whose_values_exceed_bf16_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a scale of mxfp4 weights is larger than 2\^125"):
+        Coded("mxfp4", 32, np.zeros((1, 32), np.uint8), np.full((1, 1), 2.0**126, np.float32)).packed()
+
+
+@pytest.mark.parametrize("rows", [33, 70])
+def test_a_row_has_the_same_bits_beside_others_in_every_block_and_slab_of_scaled_values(
+    isa: str, rng: np.random.Generator, rows: int
+) -> None:
+    a, weight = _bf16(rng, rows, 2200), Coded.random(rng, 2112, 2200, "mxfp4", 32).packed()
+    together = kernel_ops.multiply(isa, a, weight, widened=True, threads=2)
+    for row in (0, 31, rows - 1):
+        np.testing.assert_array_equal(
+            kernel_ops.multiply(isa, a[row : row + 1], weight, widened=True)[0], together[row]
+        )
 
 
 def test_values_are_not_rounded_to_codes_by_a_table(rng: np.random.Generator) -> None:

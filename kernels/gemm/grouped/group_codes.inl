@@ -1,6 +1,7 @@
 // Weights in groups: their codes and scales, and the scaling of a group's sum. See grouped.inl.
 #pragma once
 
+#include <limits>
 #include <type_traits>
 
 #include "kernels/gemm/scratch.inl"
@@ -69,6 +70,10 @@ struct E4m3GroupValues {
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
 
+// Tiles take numbers below 2^-126 for zero. In the amx set, smaller scales of mxfp4 are therefore zero where
+// activations are bf16: half of this one is a value.
+inline constexpr float kLeastTilePower = 0x1p-125f;
+
 // Whether scales belong to the values that codes are widened to.
 template <class Codes>
 inline constexpr bool kScalesValues = Codes::kFormat == WeightFormat::kNvfp4;
@@ -97,6 +102,9 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
     return {F32x16::set1(1.0f), F32x16::zero()};
   } else if constexpr (Codes::kFormat == WeightFormat::kMxfp4) {
     const F32x16 scale = F32x16::load_powers(reinterpret_cast<const uint8_t*>(record + layout.scales) + half * kTileN);
+    if constexpr (kPacksTiles && std::is_same_v<Codes, Mxfp4GroupValues>)
+      return {scale.where_in(scale, kLeastTilePower, std::numeric_limits<float>::infinity(), F32x16::zero()),
+              F32x16::zero()};
     constexpr bool kTwice = kWholeNumbers<Codes> || std::is_same_v<Codes, Mxfp4GroupTwice>;
     return {kTwice ? scale * F32x16::set1(0.5f) : scale, F32x16::zero()};
   } else {

@@ -12,6 +12,7 @@
 
 #if defined(NUMASERVE_TILES_HEADER)
 #include "kernels/gemm/grouped/grouped_amx.inl"
+#include "kernels/gemm/grouped/scaled_amx.inl"
 #include "kernels/gemm/streamed_lines_amx.inl"
 #endif
 
@@ -117,6 +118,22 @@ struct Grouped : GroupedSums {
 #endif
   }
 };
+
+// Formats whose scaled values bf16 holds exactly.
+//
+// A group of mxfp4 is a k tile and its scale a power of two, so sums of groups that are scaled have the same bits, as
+// long as no part of a sum is below 2^-126. They take fewer instructions with few rows. Measured with AMX, weights in
+// the third level, time of scaled values over that of sums of groups: 1.24 with one row, 0.98 with 8 rows, 0.85 with
+// 16, 0.64 with 32.
+#if defined(NUMASERVE_TILES_HEADER)
+template <class Codes>
+using WithScales = Scaled<Codes>;
+inline bool sums_groups(int64_t rows) { return rows <= 12; }
+#else
+template <class Codes>
+using WithScales = Grouped<Codes>;
+inline bool sums_groups(int64_t) { return true; }
+#endif
 
 }  // namespace
 }  // namespace numaserve

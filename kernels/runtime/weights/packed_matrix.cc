@@ -80,6 +80,8 @@ bool is_power_of_two(float scale) {
   const auto bits = std::bit_cast<uint32_t>(scale);
   return bits == kSmallestPower || (bits % (1u << 23) == 0 && bits > 0 && std::isfinite(scale) && scale > 0.0f);
 }
+// Larger scales would take values of e2m1 beyond bf16.
+constexpr float kLargestPower = 0x1p125f;
 uint8_t exponent_byte(float scale) { return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23); }
 
 // Returns the code of a number of e4m3, and -1 for any other. The exponent biases differ by 120; a subnormal number of
@@ -264,7 +266,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
   const int64_t source_groups = ceil_div(source.rows.cols, source.group);
   const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
   const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);
-  std::atomic<bool> powers{true}, numbers{true};
+  std::atomic<bool> powers{true}, values{true}, numbers{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
     const int64_t from = source.rows.rows[index];
     const uint8_t* codes = source.codes + from * source.rows.cols + source.rows.first_col;
@@ -285,6 +287,8 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
       row.scales[to] = source.scales[at];
       if (format_ == WeightFormat::kMxfp4 && !is_power_of_two(row.scales[to]))
         powers.store(false, std::memory_order_relaxed);
+      if (format_ == WeightFormat::kMxfp4 && row.scales[to] > kLargestPower)
+        values.store(false, std::memory_order_relaxed);
       if (format_ == WeightFormat::kNvfp4 && e4m3_code(row.scales[to]) < 0)
         numbers.store(false, std::memory_order_relaxed);
       if (offsets_ == Offsets::kNone) continue;
@@ -294,6 +298,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
     }
   });
   require(powers, "pack: a scale of mxfp4 weights is not a power of two");
+  require(values, "pack: a scale of mxfp4 weights is larger than 2^125");
   require(numbers, "pack: a scale of nvfp4 weights is not a number of e4m3");
 }
 

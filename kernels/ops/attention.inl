@@ -44,18 +44,17 @@ struct AttentionScratch {
 // The queries of an item.
 inline void gather_q(const AttentionArgs& a, const AttentionItem& item, AttentionScratch& w) {
   const int32_t padded = a.head_tiles * kTileK;
+  QueryRow query = query_row(a, item, 0);
   if (a.rope != nullptr) {
     const AttentionSequence& s = a.sequences[item.sequence];
-    for (int32_t r = 0; r < item.num_rows; ++r) {
-      const int64_t index = query_row(a, item, r), row = index / a.heads.q_heads;
-      rotate_query(*a.rope, row, static_cast<int32_t>(index % a.heads.q_heads),
-                   s.start + static_cast<int32_t>(row) - s.row, w.q + r * padded);
-    }
+    for (int32_t r = 0; r < item.num_rows; ++r, query.next())
+      rotate_query(*a.rope, query.row, query.head, s.start + static_cast<int32_t>(query.row) - s.row, w.q + r * padded);
     return;
   }
-  for (int32_t r = 0; r < item.num_rows; ++r)
-    __builtin_memcpy(w.q + r * padded, a.q + query_row(a, item, r) * padded,
-                     static_cast<size_t>(padded) * sizeof(bf16));
+  for (int32_t r = 0; r < item.num_rows; ++r, query.next()) {
+    const bf16* q = a.q + query.index(a) * padded;
+    for (int32_t i = 0; i < padded; i += kTileK) __builtin_memcpy(w.q + r * padded + i, q + i, kLineBytes);
+  }
 }
 
 // Stores the new keys and values of an item's head that belong to its blocks: no other item sees these (see
@@ -256,13 +255,15 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   const int32_t first = first_block(a, item), end = end_block(a, item);
   for (int32_t block = first; block < end; ++block) {
     KvAhead ahead = ahead_of(a, item, block, end, next);
+    if (block + 1 == end && merges && !item.joined) ahead.rows = rows_ahead(a, item, next);
     item_block(a, item, block, merges ? -1 : item.partial + int64_t{block - first} * item.num_rows, ahead, w);
   }
-  for (int32_t r = 0; merges && r < item.num_rows; ++r)
+  QueryRow query = query_row(a, item, 0);
+  for (int32_t r = 0; merges && r < item.num_rows; ++r, query.next())
     if (item.joined)
       write_partial(a, a.partial, item.partial + r, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
     else
-      write_row(a, item, r, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
+      write_row(a, query, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
 }
 
 // Merges `num_blocks` partial results of the rows of `item`, the first item of these rows; the partial results of a row
@@ -270,13 +271,14 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
 inline void attention_merge(const AttentionArgs& a, const AttentionItem& item, int num_blocks, int64_t block_stride) {
   const int32_t padded = padded_values(a);
   alignas(64) float merged[kMaxHeadDim];
-  for (int32_t r = 0; r < item.num_rows; ++r) {
+  QueryRow query = query_row(a, item, 0);
+  for (int32_t r = 0; r < item.num_rows; ++r, query.next()) {
     float m = 0.0f, l = 0.0f;
     for (int b = 0; b < num_blocks; ++b) {
       const float* partial = a.partial + (item.partial + b * block_stride + r) * partial_stride(a);
       merge_row(partial, partial[padded], partial[padded + 1], merged, m, l, padded);
     }
-    write_row(a, item, r, merged, m, l);
+    write_row(a, query, merged, m, l);
   }
 }
 

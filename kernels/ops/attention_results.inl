@@ -2,18 +2,12 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
-#include "kernels/ops/kv_ahead.inl"
+#include "kernels/ops/query_rows.inl"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
 
 namespace numaserve {
 namespace {
-
-inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
-  const int32_t group = a.heads.count(item.kv_head), index = item.first_row + row;
-  return static_cast<int64_t>(a.sequences[item.sequence].row + index / group) * a.heads.q_heads +
-         a.heads.first(item.kv_head) + index % group;
-}
 
 // Merges a block's outputs (o, m, l) of up to 16 rows into the outputs of earlier blocks (merged...). The rows of `o`
 // are `stride` apart, the rows of `merged` `merged_stride`; m, l and merged_... have space for 16.
@@ -29,7 +23,7 @@ inline void merge_rows(const float* o, int64_t stride, const float* m, const flo
   for (int32_t r = 0; r < rows; ++r, o += stride, merged += merged_stride) {
     if (l[r] == 0.0f) continue;
     if (merged_l[r] == 0.0f) {
-      __builtin_memcpy(merged, o, static_cast<size_t>(count) * sizeof(float));
+      for (int32_t i = 0; i < count; i += 16) F32x16::load(o + i).store(merged + i);
       merged_m[r] = m[r];
       merged_l[r] = l[r];
       continue;
@@ -75,31 +69,33 @@ inline float sink_share(float sink, float m) {
 // Writes columns of a row of results.
 inline void write_columns(const AttentionArgs& a, int64_t row, int64_t column, const bf16* values, int64_t count) {
   if (!a.tiled) {
-    __builtin_memcpy(a.out + row * a.ldo + column, values, static_cast<size_t>(count) * sizeof(bf16));
+    __builtin_memcpy(result_of(a, row, column), values, static_cast<size_t>(count) * sizeof(bf16));
     return;
   }
   for (int64_t i = 0; i < count;) {  // up to the end of a tile's line
     const int64_t left = kTileK - (column + i) % kTileK, some = count - i < left ? count - i : left;
-    bf16* out = a.out + tiled_index<bf16>(row, column + i, a.ldo);
-    __builtin_memcpy(out, values + i, static_cast<size_t>(some) * sizeof(bf16));
+    __builtin_memcpy(result_of(a, row, column + i), values + i, static_cast<size_t>(some) * sizeof(bf16));
     i += some;
   }
 }
 
 // Writes the normalised result of a row, without the padding of its head.
-inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
-                      float l) {
-  const int64_t index = query_row(a, item, row);
+inline void write_row(const AttentionArgs& a, const QueryRow& query, const float* merged, float m, float l) {
   const int32_t dim = a.value_dim, heads = a.heads.q_heads;
-  if (a.sinks != nullptr) l += sink_share(a.sinks[index % heads], m);
+  if (a.sinks != nullptr) l += sink_share(a.sinks[query.head], m);
   const F32x16 scale = F32x16::set1(a.value_scale / l);
-  alignas(64) bf16 rounded[kMaxHeadDim];
-  for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
-  write_columns(a, index / heads, index % heads * dim, rounded, dim);
-  if (index % heads < heads - 1) return;
+  const int64_t first = int64_t{query.head} * dim;
+  if (dim % 16 == 0) {  // no vector crosses the line of a tile
+    for (int32_t i = 0; i < dim; i += 16) (F32x16::load(merged + i) * scale).store(result_of(a, query.row, first + i));
+  } else {
+    alignas(64) bf16 rounded[kMaxHeadDim];
+    for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
+    write_columns(a, query.row, first, rounded, dim);
+  }
+  if (query.head < heads - 1) return;
   constexpr bf16 kZeros[2 * kTileK] = {};  // for the padding columns that the next GEMM reads
-  for (int64_t i = heads * dim; i < a.ldo; i += 2 * kTileK)
-    write_columns(a, index / heads, i, kZeros, a.ldo - i < 2 * kTileK ? a.ldo - i : 2 * kTileK);
+  for (int64_t i = int64_t{heads} * dim; i < a.ldo; i += 2 * kTileK)
+    write_columns(a, query.row, i, kZeros, a.ldo - i < 2 * kTileK ? a.ldo - i : 2 * kTileK);
 }
 
 inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + kPartialExtra; }

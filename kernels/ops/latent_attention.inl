@@ -132,12 +132,11 @@ inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int3
 }
 
 // Writes a finished row: normalised, or as a group's part, to be merged with the parts of other ranks.
-inline void write_result(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* o, float m,
-                         float l) {
+inline void write_result(const AttentionArgs& a, const QueryRow& query, const float* o, float m, float l) {
   if (a.group_out == nullptr)
-    write_row(a, item, row, o, m, l);
+    write_row(a, query, o, m, l);
   else
-    write_partial(a, a.group_out, query_row(a, item, row), o, m, l);
+    write_partial(a, a.group_out, query.index(a), o, m, l);
 }
 
 // Returns the memory to prefetch: block `after` of the item if it is before `end`, otherwise the next item's first one.
@@ -180,8 +179,9 @@ inline void latent_blocks(const AttentionArgs& a, const AttentionItem& item, int
       }
     block = after;
   }
-  for (int32_t r = 0; r < item.num_rows; ++r)
-    write_result(a, item, r, (several ? w.total : w.merged) + r * a.value_dim, several ? w.total_m[r] : w.merged_m[r],
+  QueryRow query = query_row(a, item, 0);
+  for (int32_t r = 0; r < item.num_rows; ++r, query.next())
+    write_result(a, query, (several ? w.total : w.merged) + r * a.value_dim, several ? w.total_m[r] : w.merged_m[r],
                  several ? w.total_l[r] : w.merged_l[r]);
 }
 
@@ -191,8 +191,9 @@ inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& i
   LatentScratch& w = *static_cast<LatentScratch*>(scratch);
   const int64_t width = a.head_tiles * kTileK;
   tile_begin(item.num_rows);
-  for (int32_t r = 0; r < item.num_rows; ++r)
-    __builtin_memcpy(w.q + r * latent_stride(a.head_tiles), a.q + query_row(a, item, r) * width,
+  QueryRow query = query_row(a, item, 0);
+  for (int32_t r = 0; r < item.num_rows; ++r, query.next())
+    __builtin_memcpy(w.q + r * latent_stride(a.head_tiles), a.q + query.index(a) * width,
                      static_cast<size_t>(width) * sizeof(bf16));
   if (item.block >= 0) {
     latent_range(a, item, next, w);
@@ -208,7 +209,8 @@ inline void latent_attention_merge(const AttentionArgs& a, const AttentionItem& 
   const int32_t count = padded_values(a), groups = a.block_group < 0 ? a.block_groups : 1;
   alignas(64) float merged[kMaxHeadDim];
   alignas(64) float total[kMaxHeadDim];
-  for (int32_t r = 0; r < item.num_rows; ++r) {
+  QueryRow query = query_row(a, item, 0);
+  for (int32_t r = 0; r < item.num_rows; ++r, query.next()) {
     float total_m = 0.0f, total_l = 0.0f;
     for (int32_t group = 0; group < groups; ++group) {
       float m = 0.0f, l = 0.0f;
@@ -218,7 +220,7 @@ inline void latent_attention_merge(const AttentionArgs& a, const AttentionItem& 
       }
       merge_row(merged, m, l, total, total_m, total_l, count);
     }
-    write_result(a, item, r, total, total_m, total_l);
+    write_result(a, query, total, total_m, total_l);
   }
 }
 

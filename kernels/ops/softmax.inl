@@ -84,13 +84,17 @@ inline void softmax_rows(const AttentionArgs& a, const BlockScales& scales, cons
   const float unit = a.softcap > 0.0f ? kLog2E : a.scale * kLog2E;
   const int32_t rows = item.num_rows - row < 16 ? item.num_rows - row : 16;
   F32x16 lanes[16];
-  for (int32_t r = 0; r < 16; ++r) lanes[r] = F32x16::zero();
+  for (int32_t r = rows; r < 16; ++r) lanes[r] = F32x16::zero();
   uint32_t blind = 0;  // rows, by bits
+  // The limits of each row take divisions: with AMX, 2 % of a prompt's attention.
+  const bool see_all =
+      row_limits(a, item, row).high >= first + count && row_limits(a, item, row + rows - 1).low <= first;
   for (int32_t r = 0; r < rows; ++r) {
-    const RowLimits limits = row_limits(a, item, row + r);
+    const RowLimits limits = see_all ? RowLimits{first, first + count} : row_limits(a, item, row + r);
     float* scores = s + r * kAttentionBlock;
     if (limits.high <= first || limits.low >= first + kAttentionBlock) {
       blind |= 1u << r;
+      lanes[r] = F32x16::zero();
       continue;
     }
     if constexpr (Codes::kScaled) scale_scores(scales, count, scores);
@@ -100,6 +104,7 @@ inline void softmax_rows(const AttentionArgs& a, const BlockScales& scales, cons
   (max_of_rows(lanes) * F32x16::set1(unit)).store(m);
   for (int32_t r = 0; r < rows; ++r) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
+    if constexpr (!kAhead) advance(a, ahead.rows);
     bf16* out = p + r * kAttentionBlock;
     if ((blind >> r & 1) == 0) {
       lanes[r] = probabilities<Codes, kAhead>(scales, unit, m[r], count, ahead, s + r * kAttentionBlock, out);

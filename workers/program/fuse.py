@@ -107,9 +107,10 @@ def _made_for(weights: str, operation: Operation) -> Buffer | None:
             return operation.out
         case "bf16", Linear(logits=False) if operation.activation != "none":
             return operation.out
-        case "bf16", GatedHeadNorm() if operation.weight.size % 16 == 0:
-            return operation.out
-        case ("bf16", Attention() | HeadLinear()) | ("int8", Quantize(rows_per_token=1, logits=False)):
+        case "bf16", GatedHeadNorm() | Attention() | HeadLinear():
+            narrow = isinstance(operation, GatedHeadNorm) and operation.weight.size % 16 != 0
+            return None if narrow else operation.out
+        case "int8", Quantize(rows_per_token=1, logits=False):
             return operation.out
         case "int8", RmsNorm():
             return operation.quantized

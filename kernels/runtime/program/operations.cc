@@ -103,10 +103,9 @@ void read_alone_in_bf16(LinearNode& product, const Program& p) {
   auto* heads = p.last<HeadLinearNode>();
   if (heads != nullptr && heads->out_stride % kTileK == 0) return share_order(product, *heads, heads->out);
   auto* norm = p.last<NormNode>();
-  require(
-      norm != nullptr && !norm->quantized && !norm->beside, product.name,
-      "the operation directly before a matrix product that reads its result alone must be a norm, a gate, a product "
-      "or attention, and write whole rows of bf16");
+  require(norm != nullptr && !norm->quantized && !norm->beside, product.name,
+          "a matrix product reads alone only whole rows of bf16 that a norm, a gate, a product or attention directly "
+          "before it writes");
   share_order(product, *norm, norm->out);
 }
 void read_alone_in_int8(LinearNode& product, const Program& p) {

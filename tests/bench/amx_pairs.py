@@ -83,7 +83,7 @@ def processes(roots: Sequence[Path], folder: Path) -> Iterator[Sequence[Tree]]:
 
 @dataclass
 class Compared:
-    """What is known about a case: by row the ratios of each pass, and whether results were the same."""
+    """The ratios of each pass of a case, by row, and whether results were the same."""
 
     by_row: dict[str, list[list[float]]] = field(default_factory=dict)
     same: str = "equal"

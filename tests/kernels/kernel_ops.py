@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 PAD = 32
 ONE_THREAD = Team([-1])
-# Of the first and second level, in bytes. `copied_pairs` and `row_block` of the native `gemm` may follow.
+# Bytes of the first and second level. `copied_pairs` and `row_block` of the native `gemm` may follow.
 CACHES = (32 << 10, 1 << 20)
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
 # Cuts of items at blocks: the number of first blocks that are merged at once, and the blocks of each other item.

@@ -110,7 +110,7 @@ class Layer:
     weights: str
 
     def matrix(self, *rows: int, columns: int) -> PackedMatrix:
-        """Return parts of so many rows below each other."""
+        """Return parts with these numbers of rows, one below the other."""
         parts = [reference.to_bf16(columns**-0.5 * self.rng.standard_normal((each, columns))) for each in rows]
         return kernel_ops.packed(*parts, weights=self.weights)
 

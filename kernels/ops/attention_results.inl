@@ -66,15 +66,15 @@ inline float sink_share(float sink, float m) {
   return share[0];
 }
 
-// Writes columns of a row of results.
+// Writes columns of a row of results, each time up to the end of a tile's line.
 inline void write_columns(const AttentionArgs& a, int64_t row, int64_t column, const bf16* values, int64_t count) {
-  if (!a.tiled) {
-    __builtin_memcpy(result_of(a, row, column), values, static_cast<size_t>(count) * sizeof(bf16));
-    return;
-  }
-  for (int64_t i = 0; i < count;) {  // up to the end of a tile's line
+  for (int64_t i = 0; i < count;) {
     const int64_t left = kTileK - (column + i) % kTileK, some = count - i < left ? count - i : left;
-    __builtin_memcpy(result_of(a, row, column + i), values + i, static_cast<size_t>(some) * sizeof(bf16));
+    bf16* out = result_place(a, row, column + i);
+    if (some == kTileK)  // without a call
+      __builtin_memcpy(out, values + i, kLineBytes);
+    else
+      __builtin_memcpy(out, values + i, static_cast<size_t>(some) * sizeof(bf16));
     i += some;
   }
 }
@@ -84,17 +84,12 @@ inline void write_row(const AttentionArgs& a, const QueryRow& query, const float
   const int32_t dim = a.value_dim, heads = a.heads.q_heads;
   if (a.sinks != nullptr) l += sink_share(a.sinks[query.head], m);
   const F32x16 scale = F32x16::set1(a.value_scale / l);
-  const int64_t first = int64_t{query.head} * dim;
-  if (dim % 16 == 0) {  // no vector crosses the line of a tile
-    for (int32_t i = 0; i < dim; i += 16) (F32x16::load(merged + i) * scale).store(result_of(a, query.row, first + i));
-  } else {
-    alignas(64) bf16 rounded[kMaxHeadDim];
-    for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
-    write_columns(a, query.row, first, rounded, dim);
-  }
+  alignas(64) bf16 rounded[kMaxHeadDim];
+  for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
+  write_columns(a, query.row, query.head * dim, rounded, dim);
   if (query.head < heads - 1) return;
   constexpr bf16 kZeros[2 * kTileK] = {};  // for the padding columns that the next GEMM reads
-  for (int64_t i = int64_t{heads} * dim; i < a.ldo; i += 2 * kTileK)
+  for (int64_t i = heads * dim; i < a.ldo; i += 2 * kTileK)
     write_columns(a, query.row, i, kZeros, a.ldo - i < 2 * kTileK ? a.ldo - i : 2 * kTileK);
 }
 

@@ -34,7 +34,7 @@ struct KvAhead {
   int64_t stride = 0, k_lines = 0, v_lines = 0;
   int64_t lines = 0;                        // lines left of the half page, K or V, that contains `next`
   int64_t vector_lines = 0, row_lines = 0;  // portions: for each 16 scores of few rows, for each of many rows
-  RowsAhead rows;                           // with many rows
+  RowsAhead rows = {};                      // with many rows
 };
 
 constexpr int32_t kRowsAhead = 16;  // the maximum number of rows for which memory is the bottleneck

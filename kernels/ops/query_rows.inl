@@ -27,8 +27,8 @@ inline QueryRow query_row(const AttentionArgs& a, const AttentionItem& item, int
   return {a.sequences[item.sequence].row + index / group, first + index % group, first, first + group};
 }
 
-// Returns the place of a column of a row of results.
-inline bf16* result_of(const AttentionArgs& a, int64_t row, int64_t column) {
+// Returns the place of a result, which is followed by those of the columns up to the next multiple of 32.
+inline bf16* result_place(const AttentionArgs& a, int64_t row, int64_t column) {
   return a.out + (a.tiled ? tiled_index<bf16>(row, column, a.ldo) : row * a.ldo + column);
 }
 
@@ -51,8 +51,8 @@ inline RowsAhead rows_ahead(const AttentionArgs& a, const AttentionItem& item, c
 // Prefetches a row of each.
 inline void advance(const AttentionArgs& a, RowsAhead& ahead) {
   if (ahead.results > 0) {
-    const int64_t first = int64_t{ahead.result.head} * a.value_dim;
-    for (int32_t i = 0; i < a.value_dim; i += kTileK) prefetch_line(result_of(a, ahead.result.row, first + i));
+    const int64_t column = int64_t{ahead.result.head} * a.value_dim;
+    for (int32_t i = 0; i < a.value_dim; i += kTileK) prefetch_line(result_place(a, ahead.result.row, column + i));
     ahead.result.next();
     --ahead.results;
   }

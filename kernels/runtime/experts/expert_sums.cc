@@ -12,7 +12,7 @@ bool ExpertsNode::sums(const Run& run) const {
   const int64_t tokens = rows(run), copies = std::min<int64_t>(combine->top_k, static_cast<int64_t>(experts.size()));
   const int64_t results = tokens * copies * out.ld, owners = tokens * (2 * combine->top_k + 1);
   const int64_t pairs = out.ld / (2 * kTileN), threads = run.team.size(), most = ceil_div(pairs, threads);
-  const int64_t kept = std::min(threads * kKeptByThread, kKeptResults) / static_cast<int64_t>(sizeof(float));
+  const int64_t kept = std::min(threads * kKeptByThread, kept_bytes) / static_cast<int64_t>(sizeof(float));
   return results > kept && pairs * 10 >= most * threads * 7 &&
          (std::min(tokens, kRowBlock) + tokens) * out.ld + owners <= results;
 }
@@ -33,14 +33,21 @@ void ExpertsNode::multiply_and_sum(Run& run, int thread) const {
     if (thread == 0) count(part(run, i));
     if (pairs.begin < pairs.end) add_part(run, thread, i, pairs, columns);
   }
-  if (pairs.begin < pairs.end)
-    run.table.move_sums({.sums = columns.sums,
-                         .lds = columns.ld,
-                         .rows = rows(run),
-                         .accumulate = combine->accumulate,
-                         .out = run.at<float>(combine->out),
-                         .ldo = combine->out.ld},
-                        columns.range);
+}
+
+// The matrix that `combine` writes may have the memory of activations that other threads still read while they
+// multiply.
+void ExpertsNode::move_sums(Run& run, int thread) const {
+  const Range pairs = split(out.ld / (2 * kTileN), run.team.size(), thread);
+  if (pairs.begin == pairs.end) return;
+  const Columns columns = columns_of(run, pairs);
+  run.table.move_sums({.sums = columns.sums,
+                       .lds = columns.ld,
+                       .rows = rows(run),
+                       .accumulate = combine->accumulate,
+                       .out = run.at<float>(combine->out),
+                       .ldo = combine->out.ld},
+                      columns.range);
 }
 
 void ExpertsNode::add_part(Run& run, int thread, int64_t index, Range pairs, const Columns& columns) const {

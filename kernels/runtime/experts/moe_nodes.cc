@@ -268,7 +268,7 @@ Cost ExpertsNode::cost(const Step&) const {
 }
 
 void CombineNode::run(Run& run, int thread) const {
-  if (experts != nullptr && experts->sums(run)) return;
+  if (experts != nullptr && experts->sums(run)) return experts->move_sums(run, thread);
   run.table.combine({.y = run.at<float>(y),
                      .ldy = y.ld,
                      .shared = has_shared ? run.at<float>(shared) : nullptr,

@@ -67,9 +67,12 @@ struct ExpertsNode : Node {
   // Whether `x`, or `out`, is of two such nodes alone, in bf16, and has space for whole tiles of each expert.
   bool reads_alone = false, read_alone = false;
   const CombineNode* combine = nullptr;  // the node after, if this one may do its work
+  int64_t kept_bytes = kKeptResults;     // of all threads
 
   // Whether threads sum the results of their columns at once, instead of keeping them for the next node.
   bool sums(const Run& run) const;
+  // Moves a thread's sums to the matrix of `combine`, whose node does this in place of its own work.
+  void move_sums(Run& run, int thread) const;
 
  private:
   struct Part {

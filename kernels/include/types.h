@@ -204,9 +204,9 @@ inline constexpr int64_t kPartSums = 2 * kSplitPairs * kStreamedRows * 2 * kTile
   return {begin < count ? begin : count, end < count ? end : count};
 }
 
-// Returns the number of blocks in which a GEMM takes `rows` rows through the weights, up to `most` at once, and the
-// rows of one of them. The blocks are nearly equal: a last block of few rows would read all weights again for these
-// alone.
+// A GEMM takes `rows` rows through the weights in blocks of up to `most` rows. These functions return the number of
+// blocks, and the rows of one block. Blocks are nearly equal: a last block of few rows would read all weights again for
+// few rows.
 [[gnu::always_inline]] constexpr int64_t row_blocks(int64_t rows, int64_t most) { return ceil_div(rows, most); }
 [[gnu::always_inline]] constexpr Range row_block(int64_t rows, int64_t most, int64_t index) {
   return split(rows, row_blocks(rows, most), index, kRowUnit);

@@ -20,7 +20,7 @@ WEIGHTS = ("bf16", "int8")
 HIDDEN, INNER, VOCAB = 64, 160, 16
 # Rows that fill tiles, pass alone in a last tile, or leave one to a second row block.
 ROWS = (37, 48, 49, 64, 65, 80, 81, 256, 257, 293)
-# Caches, the pairs of panels from which on a share's activations are copied, and the rows of a block.
+# Caches, `least_copied_pairs` and `row_block` of a blocking.
 SMALL = (8 << 10, 16 << 10, 0, 512)  # blocks of 4 k tiles, slabs of 8, groups of a pair; results stream from 8 KiB on
 IN_PLACE = (8 << 10, 16 << 10, 1 << 30, 128)  # the same, and nothing is copied
 LARGE = (48 << 10, 1 << 30, 1 << 30)  # whole slabs; nothing is streamed or copied

@@ -8,9 +8,9 @@
 // after the products; with scaling 40 and 52.
 //
 // With many rows, activations are read from the second level with TILELOADT1, and a block of groups is as large as the
-// first level allows beside the results of the present rows and of the next ones: these are read again for each block.
+// first level allows next to the results of the present rows and of the next ones, which are read again for each block.
 // Measured with AMX, 512 rows, bf16 activations, against loads through the first level and blocks of 4 k tiles,
-// together with results past the caches: 1.16 to 1.2 times the speed. Widening a block beside the products of its first
+// together with results past the caches: 1.16 to 1.2 times the speed. Widening a block during the products of its first
 // rows gains 5 % for fp8 and loses 2 % for int4.
 //
 // Sums of integers are exact: their bits equal those of passes on packed rows.

@@ -76,20 +76,25 @@ class ImageDecoder:
         Raises `QueueFull` if too many requests wait or the image store is full, and `NotReady` if a process fails or
         this is closed.
         """
+        problems = [self._too_large(text) for text in encoded]
+        keys: dict[int, _Key] = {}  # of the images that have none of these
         with self._digests.admitted():
-            digests = [await self._digests.run(partial(digest_of, text)) for text in encoded]
-        keys = [_Key(scope, digest, index in whole) for index, digest in enumerate(digests)]
-        texts = dict(zip(keys, encoded, strict=True))
-        found = {key: self._too_large(text) or self._pictures.get(key) for key, text in texts.items()}
+            for index, text in enumerate(encoded):
+                if problems[index] is None:
+                    digest = await self._digests.run(partial(digest_of, text))
+                    keys[index] = _Key(scope, digest, index in whole)
+        texts = {key: encoded[index] for index, key in keys.items()}
+        found = {key: self._pictures.get(key) for key in texts}
         missing = [key for key, each in found.items() if each is None]
         if missing:
             with self._executor.admitted(), self._store.reserve(client.name, len(missing) * self._most) as reservation:
                 for key in missing:
                     work = partial(self._decode, texts[key], reservation, whole=key.whole)
                     found[key] = await self._once(client, key, work)
-        for key in (Counter(keys) - Counter(missing)).elements():  # `_once` has counted the others
+        for key in (Counter(keys.values()) - Counter(missing)).elements():  # `_once` has counted the others
             self._count_found(found[key])
-        return [each for key in keys if (each := found[key]) is not None]
+        answers = [problem or found[keys[index]] for index, problem in enumerate(problems)]
+        return [each for each in answers if each is not None]
 
     def close(self) -> None:
         """Decode nothing more, and end the processes. The store stays open."""

@@ -133,6 +133,17 @@ async def test_a_bad_image_has_a_problem_in_its_place_and_the_others_have_pictur
     assert code == "image_too_large" and "bytes; the limit is 1048576 bytes. Send a smaller" in message
 
 
+async def test_a_text_that_is_too_long_is_refused_before_it_is_read(
+    decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("numaserve.server.images.decoder.digest_of", lambda text: read.append(text) or digest_of(text))
+    large, picture = await answers(decoder, "A" * 2 * LIMITS.file_bytes, encoded())
+    assert problem_of(large)[0] == "image_too_large"
+    assert isinstance(picture, Picture)
+    assert read == [encoded()]
+
+
 async def test_the_problem_with_an_image_is_found_again_in_its_scope_alone(decoder: ImageDecoder) -> None:
     (bad,) = await answers(decoder, BAD)
     for pid in pids(decoder):

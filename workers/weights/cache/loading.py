@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from numaserve.kernels import Team
@@ -81,12 +82,13 @@ class RankLoader:
     def _open(self, cache: WeightsCache) -> _Entry | None:
         try:
             CacheFolder(Path(cache.folder)).close()
-            checkpoint = look_at(self.files.path, self.config.folders, self.part.partition.settings.mmproj)
+            look = partial(look_at, self.files.path, self.config.folders, self.part.partition.settings.mmproj)
+            checkpoint = look()
         except (CacheError, OSError) as error:
             _log.warning("the packed weights are not cached: %s", error)
             return None
         key = cache_key(checkpoint, self.config, self.part)
-        return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
+        return _Entry(Path(cache.folder), cache.limit_bytes, key, look, checkpoint, now_ns())
 
     def _read(self, entry: _Entry, team: Team, report: Callable[[int], None]) -> Weights | None:
         """Return the weights from the cache; None if the cache does not have them."""
@@ -118,11 +120,11 @@ class RankLoader:
             return None
         group_bytes = sum(part.weight_bytes() for part in self.part.partition.ranks)
         # `write` lives as long as the rank: with `self` it would keep the checkpoint open.
-        path, folders, mmproj = self.files.path, self.config.folders, self.part.partition.settings.mmproj
+        path = self.files.path
 
         def write(between: Callable[[], None]) -> int:
             try:
-                unchanged = look_at(path, folders, mmproj) == entry.checkpoint
+                unchanged = entry.look() == entry.checkpoint
             except OSError:
                 unchanged = False
             if not unchanged:
@@ -146,5 +148,6 @@ class _Entry:
     folder: Path
     limit_bytes: int
     key: CacheKey
+    look: Callable[[], Checkpoint]  # identifies the checkpoint; keeps none of its files open
     checkpoint: Checkpoint
     looked_ns: int  # when the checkpoint was identified

@@ -6,7 +6,9 @@ import os
 import time
 from pathlib import Path
 
-_BACKGROUND = 5  # niceness above the server's: about a quarter of a busy core
+# Niceness above the server's: about a quarter of a busy core. 10, a tenth, was rejected: gaps between tokens next to
+# images were no shorter, and the longest allowed decoding would take nearly as long as a decoder is waited for.
+_BACKGROUND = 5
 _LOWEST = 19
 _TRIES = 5
 _PAUSE_S = 0.1  # the kernel accepts ten changes of session niceness per second, over all users

@@ -9,9 +9,10 @@ from numaserve.server.scheduler.step_time import StepTime
 from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.reports import NO_DRAFT, Draft
 
-# The part of the limit on a step with decodes that runs of the vision tower may fill. Their parts fill it closely, and
-# one step in ten takes longer than predicted, because images are decoded on the same cores.
-_RUNS_SHARE = 0.8
+# The part of the limit on a step with decodes that runs of the vision tower, and chunks of prompts with images, may
+# fill. Both fill it closely, and one step in ten takes longer than predicted, because images arrive and are decoded on
+# the same cores. A reserve for runs alone was rejected: one step in fifteen next to an image has a chunk.
+_IMAGES_SHARE = 0.8
 
 
 class Chunk(NamedTuple):
@@ -41,9 +42,9 @@ class StepBudget:
     `least_step_tokens` tokens therefore takes at most `ECONOMICAL_STEP_S`.
 
     Runs of the vision tower take their time from the same limits: a prefill is cut before the first tile whose run does
-    not fit. Next to decodes they leave a reserve of the limit (`_RUNS_SHARE`). Where the next position of a prefill
-    needs such a run, the step has as many parts of it as fit next to decodes, and the first prefill at least one, so
-    that an image ends. Without decodes the run is planned whole.
+    not fit. Next to decodes they leave a reserve of the limit (`_IMAGES_SHARE`), and so do all chunks of prompts with
+    images. Where the next position of a prefill needs such a run, the step has as many parts of it as fit next to
+    decodes, and the first prefill at least one, so that an image ends. Without decodes the run is planned whole.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class StepBudget:
                 return 0.0
         left_s = None
         if limit_s is not None:
-            left_s = self._limit_of_runs(seq) - self._time.planned_s
+            left_s = self._limit_of_images(seq) - self._time.planned_s
         share = tower.add_parts(seq, start, left_s, least=not self._has_prefill)
         if share:
             self._has_prefill = True
@@ -157,6 +158,8 @@ class StepBudget:
         if self._out_of_time:
             return 0
         limit_s = self._limit_of(seq)
+        if limit_s is not None and seq.request.images:
+            limit_s = self._limit_of_images(seq)
         if limit_s is None or self._time.total(seq, length) <= limit_s:
             return length
         self._out_of_time = True
@@ -175,7 +178,7 @@ class StepBudget:
         planned, and so is the first one of a step without decodes."""
         if self._tower is None or not seq.request.images:
             return length
-        start, limit_s = seq.position.computed, self._limit_of_runs(seq)
+        start, limit_s = seq.position.computed, self._limit_of_images(seq)
         runs = self._tower.ahead(seq, start, start + length).runs
         is_first = not self._tower.works and not self._has_decodes
         later = runs[1:] if runs and (is_first or runs[0] == start) else runs
@@ -188,11 +191,11 @@ class StepBudget:
 
     def _has_time(self, seq: Sequence, start: int) -> bool:
         """Return whether there is time for a page of a prompt from `start` on, and for the run there."""
-        return self._time.of_page(seq, start) <= self._limit_of_runs(seq)
+        return self._time.of_page(seq, start) <= self._limit_of_images(seq)
 
-    def _limit_of_runs(self, seq: Sequence) -> float:
+    def _limit_of_images(self, seq: Sequence) -> float:
         limit_s = self._limit_of(seq)
-        return ECONOMICAL_STEP_S if limit_s is None else _RUNS_SHARE * limit_s
+        return ECONOMICAL_STEP_S if limit_s is None else _IMAGES_SHARE * limit_s
 
     def _limit_of(self, seq: Sequence) -> float | None:
         """Return the seconds of the step for the sake of its decodes; None if a prefill may take any time."""

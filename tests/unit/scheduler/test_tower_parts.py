@@ -71,6 +71,16 @@ def test_a_chunk_ends_before_a_run_with_which_it_would_take_too_long(target_s: f
     assert max(taken) * 1e-9 < target_s * 1.02
 
 
+def test_chunks_of_a_prompt_with_images_leave_the_reserve_and_others_do_not() -> None:
+    target_s = 0.004
+    server = streaming(target_itl_s=target_s)
+    longest = [
+        max(step_ns(plan) + RUN_NS * share(plan) for plan in plans(server, ask(server, *parts))) * 1e-9
+        for parts in ((20, "cat", 20), (80,))
+    ]
+    assert longest[0] < 0.8 * target_s * 1.02 < longest[1] < target_s * 1.02
+
+
 def test_without_output_tokens_runs_are_whole_also_the_rest_of_one_that_is_begun() -> None:
     server = streaming()
     request = begin(server, "cat", 1)

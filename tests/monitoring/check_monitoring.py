@@ -1,5 +1,6 @@
 """The alerts and the dashboard over Prometheus itself, which scrapes a real server at work."""
 
+import itertools
 import json
 import math
 import shutil
@@ -13,9 +14,13 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import torch
+import transformers as hf
 import yaml
 
+from tests.support import vision
 from tests.support.chat_model import HYBRID, SLIDING, write_model
+from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import PATIENCE_S, RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,34 +95,46 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that has scraped two servers for a while. One of them was at work meanwhile."""
+    """One that has scraped three servers for a while. Two of them were at work meanwhile."""
     folder = tmp_path_factory.mktemp("prometheus")
-    # Both have metrics that others lack: of snapshots and of window pages.
+    # Each has metrics that others lack: of snapshots, of window pages and of images.
     hybrid, sliding = (str(write_model(tmp_path_factory.mktemp("models"), family=each)) for each in (HYBRID, SLIDING))
+    torch.manual_seed(0)
+    seeing = hf.AutoModelForImageTextToText.from_config(vision.CASES["smolvlm"]()).to(torch.bfloat16)
+    images = str(vision.save_served(seeing, tmp_path_factory.mktemp("models")))
     options = ("--threads-per-worker", "1", "--kv-cache-gib", "0.125")
     with (
         RealServer("--tp", "2", *options, model=hybrid) as server,
+        RealServer("--tp", "1", *options, model=images) as shown,
         RealServer("--tp", "1", *options, model=sliding) as idle,
     ):
-        prometheus = Prometheus([each.url.removeprefix("http://") for each in (server, idle)], folder)
+        prometheus = Prometheus([each.url.removeprefix("http://") for each in (server, shown, idle)], folder)
         try:
-            _work(server, prometheus)
+            _work(server, shown, prometheus)
             yield prometheus
         finally:
             prometheus.close()
 
 
-def _work(server: RealServer, prometheus: Prometheus) -> None:
-    """Send requests until there are scrapes before, between and behind some."""
-    while prometheus.values("numaserve_generation_tokens_total") != [0.0, 0.0]:
+def _work(server: RealServer, shown: RealServer, prometheus: Prometheus) -> None:
+    """Send requests, and images to the server `shown`, until there are scrapes before, between and behind some."""
+    while prometheus.values("numaserve_generation_tokens_total") != [0.0] * 3:
         time.sleep(SCRAPE_S / 4)
     story = "Once upon a time there was a city by the sea. " * 8
     constrained = {"json_schema": json.dumps(NUMBER), "ignore_eos": False}
+    salts = itertools.count()  # each image is new
     with ThreadPoolExecutor(4) as clients:
         while prometheus.values("min(count_over_time(numaserve_generation_tokens_total[1m]))") < [10.0]:
             sent = [clients.submit(server.complete, f"{story}{who * 30}", 24) for who in "abc"]
             sent.append(clients.submit(server.complete, "A number as JSON: ", 16, **constrained))
+            assert _ask_about(shown, in_file(pattern(70, 90, salt=next(salts)))).status_code == 200
+            assert _ask_about(shown, b"no image").status_code == 400
             assert {each.result().status_code for each in sent} == {200}
+
+
+def _ask_about(server: RealServer, file: bytes) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": [image_part(file)]}], "max_tokens": 1}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
 
 
 def test_the_alerts_and_the_scrape_are_valid() -> None:

@@ -30,6 +30,8 @@ def write(folder: Path) -> None:
     torch.manual_seed(0)
     config = _config(tokenizer.convert_tokens_to_ids(PLACEHOLDER))
     model = hf.AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    with torch.no_grad():
+        model.lm_head.weight[_without_text(tokenizer)] = 0  # never the likeliest
     model.save_pretrained(folder / "whole")
     (folder / "split").mkdir()
     weights = "model.safetensors"
@@ -39,6 +41,14 @@ def write(folder: Path) -> None:
         tokenizer.save_pretrained(folder / name)
         edges = {"size": {"longest_edge": tiles * TILE}, "max_image_size": {"longest_edge": TILE}}
         hf.SmolVLMImageProcessorPil(do_image_splitting=tiles > 1, **edges).save_pretrained(folder / name)
+
+
+def _without_text(tokenizer: hf.PreTrainedTokenizerBase) -> list[int]:
+    """Return the tokens without a text of their own, such as parts of a character. The text of a stream waits for the
+    rest of the character, and the gap before it would be that of several steps."""
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
+    without = [token for token, text in enumerate(texts) if not text or "\ufffd" in text]
+    return [*without, *range(len(texts), _VOCABULARY)]
 
 
 def _config(placeholder: int) -> hf.SmolVLMConfig:

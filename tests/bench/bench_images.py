@@ -1,6 +1,6 @@
 """Images: the time to the first token, the speed of the vision tower, and the cost to other clients.
 
-python -m tests.bench.bench_images [--tp 1 2] [--table first-token tower streams event-loop] [--json FILE]
+python -m tests.bench.bench_images [--tp 1 2] [--table first-token tower streams hostile event-loop]
 python -m tests.bench.bench_images --url http://127.0.0.1:8080
 
 The model has SmolVLM-500M's shape and random weights (`vision_model.py`). Each image is new, unless it is that of a
@@ -10,38 +10,27 @@ nothing is started.
 
 import argparse
 import asyncio
-import math
 import random
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import httpx
 import numpy as np
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.loadtest.client import Client
-from numaserve.server.loadtest.options import Traffic, Workload
-from numaserve.server.loadtest.runner import Bench
-from numaserve.server.loadtest.target import open_target
-from numaserve.server.loadtest.workload.requests import BenchRequest
 from numaserve.server.profiling.figures import RankFigures, best_of, between
 from numaserve.server.profiling.remote import Remote
 from numaserve.workers.bench.rows import Figure, Row, Rows
 
 from tests.bench.bench_serving import Samples, Server, growth, serving
 from tests.bench.image_requests import JSON, PATIENCE_S, Messages, ask, new_image, of_pixels, question, request
-from tests.bench.vision_model import TILE, write
+from tests.bench.image_streams import VOCABULARY, bench_hostile, bench_streams
+from tests.bench.vision_model import write
 
 PROMPT_TOKENS = 1024  # of a text prompt with as many rows as a tile has patches
-STREAMS, STREAM_PROMPT, STREAM_TOKENS = 8, 32, 400
-MOST_IMAGES = 3  # while the streams last
-LEAD_S = 1.0  # of the streams before the images
-VOCABULARY = range(100, 40_000)
-LARGEST = 2 * TILE  # pixels of a side, by the default of --max-image-pixels
 FILE_SIDE = 2600  # pixels of a side of a file of 20 MB
 PING_S = 0.002
 PRODUCTS = ("linear", "linear_partial", "up", "gate_up")
@@ -135,51 +124,6 @@ def _flops_s(figures: RankFigures, names: Sequence[str]) -> float:
     return sum(each.flops for each in found) / sum(each.ns for each in found) * 1e9
 
 
-def bench_streams(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
-    """Measure the gaps of streams, alone and while the server answers about images of the largest allowed size."""
-    asyncio.run(_streams(server.url, 1, rng))  # the server learns what steps take
-    for images in (0, min(rounds, MOST_IMAGES)):
-        gaps, seconds = asyncio.run(_streams(server.url, images, rng))
-        p50, p95, p99 = (float(each) * 1e3 for each in np.quantile(gaps, (0.5, 0.95, 0.99)))
-        figures = {
-            "gap_p50_ms": p50,
-            "gap_p95_ms": p95,
-            "gap_p99_ms": p99,
-            "gap_max_ms": max(gaps) * 1e3,
-            "gaps": len(gaps),
-        }
-        ttft = statistics.median(seconds) * 1e3 if seconds else None
-        yield Row("streams", {"tp": tp, "streams": STREAMS, "images": images}, figures | {"image_ttft_ms": ttft})
-
-
-async def _streams(url: str, images: int, rng: np.random.Generator) -> tuple[list[float], list[float]]:
-    """Return the gaps of streams and the seconds to the first tokens about images, one after the other. With images,
-    only the gaps meanwhile count."""
-    words, seconds, traffic = random.Random(int(rng.integers(1 << 30))), [], Traffic(warmup_requests=0)
-    bodies = [request(question(new_image(rng, LARGEST)), 1) for _ in range(images)]
-    begin, end = -math.inf, math.inf
-    async with open_target(url, traffic) as target:
-        client = (await Bench.connect(target, Workload(), traffic)).client
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_stream(client, words)) for _ in range(STREAMS)]
-            await asyncio.sleep(LEAD_S)
-            for number, body in enumerate(bodies):
-                begin = begin if number else time.perf_counter()
-                seconds.append((await asyncio.to_thread(ask, url, body))[0])
-                end = time.perf_counter()
-    found = [pair for task in tasks for pair in pairwise(task.result())]
-    return [after - before for before, after in found if begin <= after and before <= end], seconds
-
-
-async def _stream(client: Client, words: random.Random) -> list[float]:
-    """Return the moments of a stream's tokens."""
-    prompt, begin = words.choices(VOCABULARY, k=STREAM_PROMPT), time.perf_counter()
-    outcome = await client.complete(BenchRequest(prompt, STREAM_PROMPT, STREAM_TOKENS))
-    if outcome.error is not None:
-        raise RuntimeError(outcome.error)
-    return list(accumulate(outcome.itls_s, initial=begin + outcome.ttft_s))
-
-
 def bench_event_loop(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
     """Measure the longest answers of /health, alone and while the body of an image of 20 MB arrives."""
     file = of_pixels(rng.integers(0, 256, (FILE_SIDE, FILE_SIDE, 3)))
@@ -214,6 +158,7 @@ TABLES = {
     "first-token": ("whole", bench_turns),
     "tower": ("whole", bench_tower),
     "streams": ("split", bench_streams),
+    "hostile": ("split", bench_hostile),
     "event-loop": ("whole", bench_event_loop),
 }
 

@@ -76,6 +76,12 @@ class Server:
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
+    def resident_mib(self) -> float:
+        """Memory of the front end and every process below it, in which shared pages count once."""
+        front = psutil.Process(self._process.pid)
+        sizes = [process.memory_full_info().pss for process in (front, *front.children(recursive=True))]
+        return sum(sizes) / 2**20
+
     def samples(self) -> Samples:
         """What /metrics says, without the buckets of histograms."""
         text = httpx.get(f"{self.url}/metrics").text

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -79,8 +79,11 @@ class Server:
     def resident_mib(self) -> float:
         """Memory of the front end and every process below it, in which shared pages count once."""
         front = psutil.Process(self._process.pid)
-        sizes = [process.memory_full_info().pss for process in (front, *front.children(recursive=True))]
-        return sum(sizes) / 2**20
+        nbytes = 0
+        for process in (front, *front.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # a fork of an image decoder that has just ended
+                nbytes += process.memory_full_info().pss
+        return nbytes / 2**20
 
     def samples(self) -> Samples:
         """What /metrics says, without the buckets of histograms."""

@@ -85,6 +85,22 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         ),
     ] = None
 
+    max_loras: Annotated[
+        int,
+        Option(
+            "Number of LoRA adapters that have memory, which every rank allocates when it starts. `0`: as many as "
+            "`--lora` names.",
+            at_least=0,
+            packed=False,
+        ),
+    ] = 0
+    max_lora_rank: Annotated[
+        int,
+        Option(
+            "Largest rank of a LoRA adapter. Memory for adapters is proportional to it.", at_least=1, packed=False
+        ),
+    ] = 16
+
     pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens
     mtp: bool = False  # loaded with the predictor layer (token after the next), where the checkpoint has one
 

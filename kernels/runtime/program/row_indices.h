@@ -1,4 +1,5 @@
-// The indices of a step's rows in tables that nodes read: embeddings of tokens, positions, and types of text.
+// The indices of a step's rows in tables that nodes read: embeddings of tokens, positions, types of text, and
+// adapters.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@ namespace numaserve {
 // workers/interface/protocol/steps.py after the histories. `visit` lists them.
 struct RowDeclarations {
   int32_t second_text = 0;  // position of the first token of its second text; 0: it has none
-  void visit(auto&& field) { field("second_text", second_text); }
+  int32_t adapter = 0;      // number of its low-rank adapter; 0: it has none
+  void visit(auto&& field) { field("second_text", second_text), field("adapter", adapter); }
 };
 
 // The new rows of a sequence in a step.

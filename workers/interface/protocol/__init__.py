@@ -9,6 +9,7 @@ assigned by the front end and are the same on every rank.
 """
 
 from numaserve.workers.interface.capacity import PAGE_SIZE
+from numaserve.workers.interface.protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter, LoraAdapter
 from numaserve.workers.interface.protocol.frames import (
     PROTOCOL_VERSION,
     FromWorker,
@@ -57,16 +58,20 @@ __all__ = [
     "KEPT_HIDDEN_STATES",
     "MAX_LOGPROBS",
     "MAX_MASKED_DRAFTS",
+    "NO_ADAPTER",
     "PAGE_SIZE",
     "PROTOCOL_VERSION",
     "TO_BE_DRAFTED",
+    "AdapterLoaded",
     "Ceilings",
     "DraftModel",
     "DraftWork",
     "Failure",
     "FromWorker",
     "Launch",
+    "LoadAdapter",
     "LoadProgress",
+    "LoraAdapter",
     "OperationProfile",
     "OperationTerms",
     "PlacedRows",

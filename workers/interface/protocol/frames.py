@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+from numaserve.workers.interface.protocol.adapters import AdapterLoaded, LoadAdapter
 from numaserve.workers.interface.protocol.launches import Failure, Launch, LoadProgress, Ready, Shutdown, WorkerStats
 from numaserve.workers.interface.protocol.profiles import ProfileRequest, RankProfile
 from numaserve.workers.interface.protocol.steps import StepPlan, StepResult
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 
 class ProtocolError(ValueError):
     """A frame that is not a message of this protocol version."""
 
 
-ToWorker = Launch | StepPlan | ProfileRequest | Shutdown
-FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | Failure
+ToWorker = Launch | StepPlan | ProfileRequest | LoadAdapter | Shutdown
+FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | AdapterLoaded | Failure
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

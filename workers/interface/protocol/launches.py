@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 from numaserve.workers.interface.capacity import Capacity
+from numaserve.workers.interface.protocol.adapters import AdapterLoaded, LoraAdapter
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 
@@ -52,6 +53,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     backend: Backend = "native"  # the interpreter of operations
     draft: DraftModel | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
+    adapters: list[LoraAdapter] = []  # loaded before `Ready`
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):
@@ -100,6 +102,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     draft_terms: list[OperationTerms] = []  # of the draft model's operations that multiply
     tower_terms: list[OperationTerms] = []  # of the vision tower's operations that multiply; a row is a tile
     tower_parts: list[float] = []  # the share of a run's multiplies in each of its parts
+    adapters: list[AdapterLoaded] = []  # of `Launch.adapters`, in that order; their `request_id` is the number
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

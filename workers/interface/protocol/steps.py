@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from numaserve.workers.interface.protocol.adapters import NO_ADAPTER
 
 MAX_MASKED_DRAFTS = 8  # most draft tokens of a masked sequence in a step
 
@@ -65,6 +66,7 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     output_history: list[int] = []
     # Declarations from which indices of its rows follow (`RowIndex`).
     second_text: int = 0  # position of the first token of its second text, of type 1; 0: it has no second text
+    adapter: int = NO_ADAPTER  # number of its adapter
 
 
 class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
+from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, NO_ADAPTER, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.reference.images import NO_IMAGES, ImageRows, PlacedTuple, feature_rows
 from numaserve.workers.program.reference.segments import (
@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int32]
 _INDICES: Mapping[RowIndex, Callable[[Slot, int], int]] = {
     "position": lambda slot, position: position,
     "type": lambda slot, position: int(0 < slot.init.get("second_text", 0) <= position),
+    "adapter": lambda slot, position: slot.init.get("adapter", NO_ADAPTER),
 }
 
 

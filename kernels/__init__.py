@@ -2,6 +2,7 @@
 
 from numaserve.kernels._native import (
     CHECKSUM_UNIT,
+    AdapterWeights,
     Counter,
     PackedMatrix,
     Program,
@@ -23,6 +24,7 @@ from numaserve.kernels._native import (
 
 __all__ = [
     "CHECKSUM_UNIT",
+    "AdapterWeights",
     "Counter",
     "PackedMatrix",
     "Program",

@@ -113,6 +113,37 @@ class Team:
         Raises ValueError for a team of several threads.
         """
 
+class AdapterWeights:
+    """The memory of the low-rank adapters of a matrix.
+
+    `parts` of the matrix' rows have an A each. A block is a panel of 16 rows and a part that has rows in it.
+    """
+
+    def __init__(self, places: int, rank: int, parts: int, k: int, panels: Sequence[Sequence[int]]) -> None:
+        """Allocate `places` places for adapters of at most `rank`. `panels` has the parts in each panel, of an even
+        number of panels. Raises ValueError for sizes that are not positive, and for parts that do not exist."""
+    def set(
+        self,
+        place: int,
+        ranks: Sequence[int],
+        scales: Sequence[float],
+        a: npt.NDArray[np.uint16],
+        b: npt.NDArray[np.uint16],
+    ) -> None:
+        """Put an adapter in a place, from 0 on: ranks and scales of the parts, and the bits of bf16 `a` [parts, rank, k
+        in whole tiles of 32] and `b` [blocks, rank, 16]. Raises ValueError for a place, a rank or a shape that does not
+        fit."""
+    def values(
+        self, place: int
+    ) -> tuple[list[int], list[float], npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+        """Return copies of what `set` has put in a place. Raises ValueError for a place that does not exist."""
+    def clear(self, place: int) -> None:
+        """Leave a place without an adapter. Raises ValueError for a place that does not exist."""
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+
 class PackedMatrix:
     """A weight [n, k] in tile order, bf16 or quantized.
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/bindings/adapters.h"
 #include "kernels/bindings/program.h"
 #include "kernels/cpu_features.h"
 #include "kernels/runtime/exchange/reduce_node.h"
@@ -227,6 +228,7 @@ NB_MODULE(_native, m) {
       },
       nb::arg("data"));
 
+  bind_adapters(m);
   bind_program(m);
 }
 

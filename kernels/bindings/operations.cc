@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/bindings/arguments.h"
+#include "kernels/runtime/adapters/shrink_node.h"
 #include "kernels/runtime/attention/latent_operations.h"
 #include "kernels/runtime/experts/moe_operations.h"
 #include "kernels/runtime/program/image_operations.h"
@@ -40,7 +41,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,      kBuilder<operation::KeyDecays>,
     kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,     kBuilder<operation::LayerNorm>,
     kBuilder<operation::Pooled>,        kBuilder<operation::TokenRows>,     kBuilder<operation::PlaceRows>,
-    kBuilder<operation::MergeRows>,
+    kBuilder<operation::MergeRows>,     kBuilder<operation::Shrink>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

@@ -1,6 +1,7 @@
-// The last steps of a product: scales, bias, activation and conversion to the output type.
+// The last steps of a product: scales, bias, adapters, activation and conversion to the output type.
 #pragma once
 
+#include "kernels/gemm/expand.inl"
 #include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/dense_args.h"
 #include "kernels/simd/f32x16.h"
@@ -69,20 +70,22 @@ inline constexpr SumLayout kSumsInRows{32, kTileN};  // [rows][32]
 // [2][32 rows][16]: as many tiles, one after the other. The sums of more rows are several of these.
 inline constexpr SumLayout kSumsInTiles{kTileN, 32 * kTileN};
 
-// The values of two panels for some rows, before the activation. `row_scales` are those of int8 rows.
+// The values of two panels for some rows from `row` on, before the activation. `row_scales` are those of int8 rows.
 template <SumLayout kLayout, class Sum>
 struct FinishedSums {
   const GemmArgs& g;
   const Sum* c;
   const float* row_scales;
-  int64_t panel;
+  int64_t row, panel;
   F32x16 bias[2] = {bias_of(0), bias_of(1)};
 
   F32x16 bias_of(int half) const {
     return g.bias != nullptr ? F32x16::load(g.bias + (panel + half) * kTileN) : F32x16::zero();
   }
   F32x16 at(int64_t r, int half) const {
-    return finished(g, c + r * kLayout.row + half * kLayout.half, row_scales + r, (panel + half) * kTileN) + bias[half];
+    const F32x16 sums =
+        finished(g, c + r * kLayout.row + half * kLayout.half, row_scales + r, (panel + half) * kTileN) + bias[half];
+    return g.expand.adapters == nullptr ? sums : expanded(g.expand, row + r, panel + half, sums);
   }
   F32x16 gated_at(int64_t r) const { return gated(g, at(r, 0), at(r, 1)); }
   F32x16 ungated_at(int64_t r, int half) const { return ungated(at(r, half), g.activation); }
@@ -99,7 +102,7 @@ inline bf16* result_at(const GemmArgs& g, int64_t row, int64_t column) {
 template <SumLayout kLayout = kSumsInRows, class Sum>
 inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel,
                           const float* row_scales) {
-  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, panel};
+  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, row, panel};
   if (is_gated(g.activation)) {
     for (int64_t r = 0; r < rows; ++r) sums.gated_at(r).store(result_at(g, row + r, panel / 2 * kTileN));
     return;

@@ -82,7 +82,7 @@ inline void finish_results(const GemmArgs& g, const Sum* c, int64_t row, int64_t
                            GemmScratch& scratch) {
   const float* row_scales = scratch.row_scales + first;
   if (!streams(scratch.streamed, panel)) return gemm_epilogue<kLayout>(g, c, row + first, count, panel, row_scales);
-  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, panel};
+  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, row + first, panel};
   if (g.out_f32 != nullptr)
     stream_floats(g, sums, row + first, count);
   else

@@ -1,6 +1,7 @@
 // The arguments of products, norms and the operations between them: plain structs; their functions are in KernelTable.
 #pragma once
 
+#include "kernels/include/adapter_args.h"
 #include "kernels/include/types.h"
 
 namespace numaserve {
@@ -64,6 +65,7 @@ struct GemmArgs {
   // Whether rows of `a`, in bf16 or in int8 without groups, or of `out_bf16`, are in the order of tiles
   // (`tiled_index`), in whole groups of 32 rows. Only for sets whose table says that they take them.
   bool tiled_rows = false, tiled_results = false;
+  ExpandArgs expand = {};  // added to the sums, before the activation
 };
 
 // Returns the most rows that pass by the weights of a product together, for a thread with some pairs of panels.

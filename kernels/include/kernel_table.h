@@ -4,6 +4,7 @@
 // barriers between calls. No function allocates.
 #pragma once
 
+#include "kernels/include/adapter_args.h"
 #include "kernels/include/attention_args.h"
 #include "kernels/include/dense_args.h"
 #include "kernels/include/moe_args.h"
@@ -39,6 +40,7 @@ struct KernelTable {
   FirstLevelUse first_level;
   bool takes_tiled_rows;  // whether products read and write many rows in the order of tiles; see GemmArgs
   int64_t gemm_scratch;   // bytes of scratch a thread needs, on a cache line boundary
+  void (*shrink)(const ShrinkArgs&, int thread, int threads);
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
   // Computes a norm and quantizes its result; `scratch` holds a row.

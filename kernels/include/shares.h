@@ -3,6 +3,7 @@
 // Functions here are always inlined; see types.h.
 #pragma once
 
+#include "kernels/include/adapter_args.h"
 #include "kernels/include/attention_args.h"
 #include "kernels/include/dense_args.h"
 #include "kernels/include/moe_args.h"
@@ -139,6 +140,32 @@ template <class Multiply>
 // Pairs of panels, whose parts of k are added.
 [[gnu::always_inline]] constexpr Range share_of_pairs(const GemmArgs& g, int thread, int threads) {
   return split(g.b.n_panels / 2, threads, thread);
+}
+
+// Calls use(row, rows, part, first) for each tile of a thread's part of the sums that adapters begin with: up to four
+// consecutive rows with one adapter, and up to four of its sums for a part, from `first` on.
+template <class Use>
+[[gnu::always_inline]] constexpr void for_shrink_tiles(const ShrinkArgs& s, int thread, int threads, Use&& use) {
+  const auto sums_of = [&](int64_t row, int64_t part) -> int64_t {
+    return s.table.ranks[(s.adapters[row] - 1) * s.table.parts + part];
+  };
+  const auto for_rows = [&](auto&& take) {
+    for (int64_t row = 0, end = 0; row < s.rows; row = end) {
+      for (++end; end < s.rows && end < row + 4 && s.adapters[end] == s.adapters[row];) ++end;
+      if (s.adapters[row] > 0) take(row, end - row);
+    }
+  };
+  int64_t total = 0;
+  for_rows([&](int64_t row, int64_t) {
+    for (int64_t part = 0; part < s.table.parts; ++part) total += ceil_div(sums_of(row, part), 4);
+  });
+  const Range mine = split(total, threads, thread);
+  int64_t tile = 0;
+  for_rows([&](int64_t row, int64_t rows) {
+    for (int64_t part = 0; part < s.table.parts; ++part)
+      for (int64_t first = 0; first < sums_of(row, part); first += 4, ++tile)
+        if (tile >= mine.begin && tile < mine.end) use(row, rows, part, first);
+  });
 }
 
 }  // namespace numaserve

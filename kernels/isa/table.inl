@@ -22,6 +22,7 @@
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
+#include "kernels/ops/shrink.inl"
 #include "kernels/ops/state_space.inl"
 #include "kernels/ops/store_latent.inl"
 #include "kernels/simd/f32x16.h"
@@ -92,6 +93,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .first_level = kFirstLevelUse,
     .takes_tiled_rows = kPacksTiles,
     .gemm_scratch = sizeof(GemmScratch),
+    .shrink = shrink,
     .quantize = quantize,
     .rms_norm = rms_norm,
     .rms_norm_quantize = rms_norm_quantize,

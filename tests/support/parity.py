@@ -146,11 +146,13 @@ def transformers_scores(model: hf.PreTrainedModel, texts: Texts) -> Scores:
     return Scores(np.concatenate(logprobs), np.concatenate(top))
 
 
-def served_scores(path: Path, tp: int, texts: Texts, formats: WeightFormats = BF16_WEIGHTS, **settings: Any) -> Scores:
-    """What `tp` workers compute, with other `settings` than the defaults."""
+def served_scores(
+    path: Path, tp: int, texts: Texts, formats: WeightFormats = BF16_WEIGHTS, adapter: int = 0, **settings: Any
+) -> Scores:
+    """What `tp` workers compute with the adapter of that number, and with other `settings` than the defaults."""
     limits = {"num_pages": _PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT}
     with RankGroup(path, tp, **limits, formats=formats, **settings) as group:
-        init = SlotInit(SamplingParams(temperature=0.0, logprobs=1))
+        init = SlotInit(SamplingParams(temperature=0.0, logprobs=1), adapter=adapter)
         rows = []
         for step, text in enumerate(texts):
             plan = SeqPlan(0, 0, text[:-1], pages=list(range(_PAGES)), init=init, prompt_logprobs=text[1:])

@@ -21,12 +21,16 @@ import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
+from numaserve.workers.adapters.describe import describe_adapter
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
+    AdapterLoaded,
     DraftModel,
     Failure,
     FromWorker,
     Launch,
+    LoadAdapter,
+    LoraAdapter,
     ProfileRequest,
     RankProfile,
     Ready,
@@ -79,6 +83,11 @@ def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
     return max(config.hidden_size, *map(decoder.message_columns, parts), *towers), config.vocab_size
 
 
+def _described(number: int, path: Path, config: ModelConfig, settings: Mapping[str, Any]) -> LoraAdapter:
+    """An adapter as the front end names it to ranks."""
+    return LoraAdapter(number, str(path), describe_adapter(path, config, ModelSettings(**settings)).digest)
+
+
 def _store(tiles: npt.NDArray[np.uint8]) -> Connection:
     """An image store with the pixels of tiles, as the front end makes one."""
     fd = os.memfd_create("images")
@@ -107,7 +116,7 @@ class RankGroup:
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
     forces an instruction set; None leaves the choice to the workers. With a `mask_grace_s` there is a mask `board`.
     `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model. `tiles` are the pixels of the
-    image store, uint8 [tiles, side, side, 3].
+    image store, uint8 [tiles, side, side, 3]. `adapters` are loaded at the start, and numbered from 1.
     """
 
     def __init__(
@@ -132,9 +141,12 @@ class RankGroup:
         backend: Backend = "native",
         draft_model: Path | None = None,
         tiles: npt.NDArray[np.uint8] | None = None,
+        adapters: Sequence[Path] = (),
         **settings: Any,
     ) -> None:
         count("rank groups")
+        if adapters:
+            settings.setdefault("max_loras", len(adapters))
         config = load_model_config(model, ModelSettings(**settings))
         self._exits = contextlib.ExitStack()
         rows = mask_rows(max_slots)
@@ -185,9 +197,11 @@ class RankGroup:
                 mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
                 drafter=_drafter(draft_model, settings),
+                adapters=[_described(number, path, config, settings) for number, path in enumerate(adapters, 1)],
             )
             for rank in range(tp)
         ]
+        self._config, self._settings = config, settings
         with contextlib.ExitStack() as undo:
             undo.push(self._exits)
             self._start(launches, segment, isa, None if tiles is None else _store(tiles))
@@ -252,6 +266,15 @@ class RankGroup:
         """What every rank's steps have cost since load."""
         self._broadcast(ProfileRequest(0, ceilings=False))
         return [self._next(rank, RankProfile) for rank in range(len(self._sockets))]
+
+    def load_adapter(self, number: int, path: Path) -> list[AdapterLoaded]:
+        """Load an adapter on every rank; the answers."""
+        return self.load_described(_described(number, path, self._config, self._settings))
+
+    def load_described(self, adapter: LoraAdapter) -> list[AdapterLoaded]:
+        """The same for one that was described earlier."""
+        self._broadcast(LoadAdapter(0, adapter))
+        return [self._next(rank, AdapterLoaded) for rank in range(len(self._sockets))]
 
     def receive_failures(self) -> list[Failure]:
         """Every rank's refusal of the oldest plan in flight. Raises `WorkerFailed` when one has not refused it."""

@@ -96,9 +96,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = 0
     max_lora_rank: Annotated[
         int,
-        Option(
-            "Largest rank of a LoRA adapter. Memory for adapters is proportional to it.", at_least=1, packed=False
-        ),
+        Option("Largest rank of a LoRA adapter. Memory for adapters is proportional to it.", at_least=1, packed=False),
     ] = 16
 
     pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens

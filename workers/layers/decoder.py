@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from numaserve.workers.interface.windows import Window, distinct
@@ -14,6 +15,7 @@ from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.layer_inputs import LayerInputs
 from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
+from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
 from numaserve.workers.layers.token_head import TokenHead
 from numaserve.workers.layers.vision import FEATURES, Tower
@@ -114,6 +116,12 @@ class Decoder(Layer):
     def layer_caches(self, part: RankPart) -> NumberedCaches:
         """The caches of its blocks, numbered within their kinds."""
         return numbered(self.caches, part)
+
+    @cached_property
+    def adapted(self) -> frozenset[MatrixParameter]:
+        """The matrices of its blocks that low-rank adapters can update."""
+        parameters = (parameter for block in self.blocks for parameter in block.parameters())
+        return frozenset(each for each in parameters if isinstance(each, MatrixParameter) and each.takes_adapters)
 
     @property
     def windows(self) -> list[Window]:

@@ -108,7 +108,7 @@ class Experts(FeedForward):
         if self.routing.shared_gate:
             gate = Source(self.at + self.names.shared_gate, (1, self.hidden), f"{self.at}ffn_gate_inp_shexp", False)
             parts.append(whole(gate))
-        return MatrixParameter(tuple(parts), rule="bf16")
+        return MatrixParameter(tuple(parts), rule="bf16", is_router=True)
 
     @cached_property
     def router_vector(self) -> VectorParameter | None:

@@ -134,11 +134,24 @@ class MatrixParameter:
     rule: Rule = "published"
     each: Axis | None = None
     tied_to: MatrixParameter | None = None  # the one whose matrices it has where both are of one format
+    is_router: bool = False
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The tensors it is made of."""
         return tuple(part.source for part in self.parts)
+
+    @property
+    def source_numbers(self) -> tuple[int, ...]:
+        """The number of each part's source among the distinct ones."""
+        distinct = list(dict.fromkeys(self.sources))
+        return tuple(map(distinct.index, self.sources))
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether low-rank adapters can update its products: those of a matrix in a block that is read as it lies in
+        the checkpoint. What attention absorbs is not."""
+        return self.each is None and self.rule not in ("head", "absorbed") and not self.is_router
 
 
 @dataclass(frozen=True)

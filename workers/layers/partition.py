@@ -12,6 +12,7 @@ from math import prod
 from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.formats import StoredKinds, cut_of, format_of, kinds_of
+from numaserve.workers.layers.packed_rows import PackedRows, below, dealt
 from numaserve.workers.layers.parameters import (
     Declaring,
     MatrixParameter,
@@ -27,6 +28,7 @@ from numaserve.workers.program.handles import (
     INTEGER_GROUPS,
     MATRIX_PAD,
     TILE_COLUMNS,
+    Adapters,
     Matrix,
     MatrixFormat,
     Rope,
@@ -41,13 +43,14 @@ from numaserve.workers.program.rope import RopeConfig
 class Partition:
     """The ranges of every axis for all ranks; `shares` are their cores.
 
-    `stored` are the quantized matrices of the checkpoint.
+    `stored` are the quantized matrices of the checkpoint, and `adapted` those that low-rank adapters update.
     """
 
     model: Declaring
     shares: tuple[int, ...]
     settings: ModelSettings
     stored: StoredMatrices
+    adapted: frozenset[MatrixParameter] = frozenset()
     _ranges: dict[Axis, list[range]] = field(default_factory=dict)
     _kinds: dict[MatrixParameter, StoredKinds] = field(default_factory=dict)
 
@@ -202,7 +205,8 @@ class RankPart:
         found = self._matrices.get(parameter)
         if found is None:
             shape, made = self.shape(parameter), self.format(parameter)
-            found = self._matrices[parameter] = tuple(Matrix(*shape, made) for _ in self.units(parameter))
+            units = self.units(parameter)
+            found = self._matrices[parameter] = tuple(Matrix(*shape, made, self._adapters(parameter)) for _ in units)
         return found
 
     def matrix(self, parameter: MatrixParameter) -> Matrix:
@@ -227,6 +231,36 @@ class RankPart:
     def rope(self, config: RopeConfig) -> Rope:
         """The tables of a rotary embedding."""
         return Rope(config)
+
+    def adapters(self) -> Iterator[tuple[MatrixParameter, Adapters]]:
+        """The matrices that adapters update here, with the memory of these, in the order of the layers."""
+        for each in self.distinct():
+            adapters = self.matrices(each)[0].adapters if each in self.partition.adapted else None
+            if adapters is not None:
+                yield each, adapters
+
+    def adapter_bytes(self) -> int:
+        """Memory of all adapters."""
+        return sum(adapters.nbytes for _, adapters in self.adapters())
+
+    def packed_rows(self, parameter: MatrixParameter) -> PackedRows:
+        """The origin of each row of a packed matrix that is not turned."""
+        rows = [self.rows(part) for part in parameter.parts]
+        if parameter.layout == "panels":
+            return dealt(rows)
+        return below(rows)
+
+    def _adapters(self, parameter: MatrixParameter) -> Adapters | None:
+        """The memory of adapters of a matrix; None where they do not update it, or the rank has nothing of it."""
+        _, columns = self.shape(parameter)
+        if parameter not in self.partition.adapted or columns == 0:
+            return None
+        origin, settings = self.packed_rows(parameter), self.partition.settings
+        panels = origin.parts_in_panels(parameter.source_numbers)
+        if not any(panels):
+            return None
+        parts = len(set(parameter.sources))
+        return Adapters(settings.max_loras, settings.max_lora_rank, parts, columns, panels)
 
     def _tied(self, parameter: MatrixParameter) -> MatrixParameter | None:
         """The declaration whose matrices it has, where it has none of its own."""

@@ -81,6 +81,7 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     present = {tensor.name for tensor in tensors}
     # For some models, conversion leaves out the layers that predict.
     decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder
+    in_folder = replace(config, decoder=decoder)
     decoder = decoder.in_gguf(family.gguf.pairs, present)
     if not config.labels:
         decoder = _with_pooling(decoder, metadata)
@@ -93,7 +94,8 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
         processor = processor_fields(projector.file, _metadata(projector))
         config = replace(config, images=family.images(fields, processor, config))
     stored = _stored(tensors, decoder, config.skipped_layers)
-    return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), saved_as=(), stored=stored)
+    in_file = replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), saved_as=(), stored=stored)
+    return replace(in_file, in_folder=in_folder)
 
 
 def _metadata(part: GGUFPart) -> Fields:

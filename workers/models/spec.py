@@ -54,6 +54,8 @@ class ModelConfig:
     masked_head: MaskedHead | None = None  # of a masked language model, which is loaded for sparse vectors alone
     left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
     images: ImageInput | None = None  # of a decoder with a tower
+    # The model as a Hugging Face folder has it, where this is that of a GGUF file: adapters may be named after either.
+    in_folder: ModelConfig | None = field(default=None, repr=False, compare=False)
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
@@ -102,7 +104,8 @@ class ModelConfig:
 
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """Return the division of the model among ranks with these shares, their cores."""
-        return Partition(self.decoder, tuple(shares), settings, self.stored)
+        adapted = self.decoder.adapted if settings.max_loras else frozenset()
+        return Partition(self.decoder, tuple(shares), settings, self.stored, adapted)
 
     def with_own_head(self) -> ModelConfig:
         """Return the same model with a head that is not tied to its embeddings."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.adapters import adapter_notes
 from numaserve.workers.planning.deployment import check_experts, draft_options, place
 from numaserve.workers.planning.needs import longer_steps, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
@@ -165,6 +166,6 @@ def make_estimate(
         prefill,
         found[-1] if load.output_len else None,
         None if config.decoder.tower is None else phases.estimate_tile(config.decoder.tower),
-        (*config.notes, *placement.notes),
+        (*config.notes, *placement.notes, *adapter_notes(partition)),
         partition.multiplied_by(),
     )

@@ -159,7 +159,7 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     expands = options.backend == "reference"
     fixed = PROCESS_BYTES + exchanged + _rope_bytes(options, model) + (reference.TORCH_BYTES if expands else 0)
     return RankNeeds(
-        weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
+        weights=[_weight_bytes(part, expands=expands) for part in ranks],
         scratch=[fixed + _slot_bytes(options, model, part) + _activation_bytes(options, model, part) for part in ranks],
         states=[options.max_running_requests * _states_of_slot(options, model, part) for part in ranks],
         per_snapshot=[model.decoder.snapshot_bytes(part) for part in ranks],
@@ -183,6 +183,12 @@ def _of_draft(
     return alone, draft.config, draft.config.partition(partition.shares, draft.settings)
 
 
+def _weight_bytes(part: RankPart, *, expands: bool) -> int:
+    """Return the memory of a rank's matrices, with that for adapters of them."""
+    expanded = reference.expanded_bytes(part) if expands else 0
+    return part.weight_bytes() + part.adapter_bytes() + expanded
+
+
 def _states_of_slot(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
     return model.decoder.state_bytes(part) + draft_bytes(options, model, part)
 
@@ -203,12 +209,19 @@ def _rope_bytes(options: DeploymentOptions, model: ModelConfig) -> int:
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
     """Return an upper bound of a step's intermediate results, as if no two of them shared memory."""
     tokens, decoder = step_tokens(options, model), model.decoder
-    per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
+    per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part) + _shrunk_columns(model, part))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
     programs = 1 if decoder.predictor is None else 2
     logits = programs * 2 * 4 * _logit_rows(options) * columns
     return tokens * per_token + logits + 4 * options.max_running_requests * decoder.pooled_columns(part)
+
+
+def _shrunk_columns(model: ModelConfig, part: RankPart) -> int:
+    """Return the columns that the adapters of the block with most have between their two products."""
+    columns = {parameter: each.parts * each.rank for parameter, each in part.adapters()}
+    blocks = (sum(columns.get(each, 0) for each in block.parameters()) for block in model.decoder.blocks)
+    return max(blocks) if columns else 0
 
 
 def pages_of(tokens: int) -> int:

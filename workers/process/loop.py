@@ -6,6 +6,7 @@ to the cache.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Generator
 
@@ -18,6 +19,7 @@ from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
     Launch,
+    LoadAdapter,
     LoadProgress,
     ProfileRequest,
     ProtocolError,
@@ -54,13 +56,20 @@ class Mailbox:
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(self._wake_fd, zmq.POLLIN)
         self._lifeline = zmq.Poller()
         if lifeline_fd >= 0:
             for poller in (self._poller, self._lifeline):
                 poller.register(lifeline_fd, zmq.POLLIN)
 
-    def receive(self, meanwhile: Callable[[], bool] = lambda: False, *, pause_ms: int = 0) -> ToWorker:
-        """Wait for the next message; frames that are not messages are dropped. Raises `Orphaned`.
+    def wake(self) -> None:
+        """End a wait for a message, the current one or the next. Any thread may call this."""
+        os.eventfd_write(self._wake_fd, 1)
+
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False, *, pause_ms: int = 0) -> ToWorker | None:
+        """Wait for the next message, or for `wake`, and then return None. Frames that are not messages are dropped.
+        Raises `Orphaned`.
 
         After `pause_ms` without a message, `meanwhile` is called until a message comes or `meanwhile` returns False.
         """
@@ -76,8 +85,12 @@ class Mailbox:
             ready = self._poller.poll(pause_ms)
             while not ready:
                 ready = self._poller.poll(0 if meanwhile() else None)
-            if any(each is not self._socket for each, _ in ready):
+            sources = {each for each, _ in ready}
+            if not sources <= {self._socket, self._wake_fd}:
                 raise Orphaned
+            if self._wake_fd in sources:
+                os.eventfd_read(self._wake_fd)
+                return None
 
     @property
     def is_orphaned(self) -> bool:
@@ -91,6 +104,7 @@ class Mailbox:
     def close(self) -> None:
         """Close the socket once sent messages have left, at most a second later."""
         self._context.destroy(linger=1000)
+        os.close(self._wake_fd)
 
 
 def serve(mailbox: Mailbox, rank: int) -> int:
@@ -122,7 +136,7 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             sent = step
             mailbox.send(LoadProgress(launch.rank, done, total))
 
-    model = RankModel(launch, node, report)
+    model = RankModel(launch, node, report, mailbox.wake)
     mailbox.send(
         Ready(
             rank=launch.rank,
@@ -139,6 +153,7 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             draft_terms=model.draft_terms,
             tower_terms=model.tower_terms,
             tower_parts=model.tower_parts,
+            adapters=model.adapters.load(launch.adapters),
         )
     )
     return model
@@ -167,6 +182,11 @@ class _Loop:
             if isinstance(message, ProfileRequest):
                 self._profile(message)
                 continue
+            if isinstance(message, LoadAdapter):
+                self._model.adapters.begin(message)
+                continue
+            for answer in self._model.adapters.answers():
+                self._mailbox.send(answer)
             if not isinstance(message, StepPlan):
                 continue
             try:

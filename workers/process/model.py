@@ -31,6 +31,7 @@ from numaserve.workers.interface.protocol import (
 )
 from numaserve.workers.layers.token_head import HEAD_COLUMNS
 from numaserve.workers.planning.ceilings import ceilings_in_slices
+from numaserve.workers.process.adapters import RankAdapters
 from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters import make_drafter
@@ -65,9 +66,16 @@ class StepAnswer:
 class RankModel:
     """The model of one rank, ready to run plans, and its draft model, if there is one."""
 
-    def __init__(self, launch: Launch, node: NodeContext, report: Callable[[int, int], None]) -> None:
-        """Load the weights and build the Programs; `report(done, total)` gets bytes of packed weights. Raises
-        `OperatorError` for a checkpoint that cannot be served."""
+    def __init__(
+        self,
+        launch: Launch,
+        node: NodeContext,
+        report: Callable[[int, int], None],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Load the weights and build the Programs; `report(done, total)` gets bytes of packed weights, and `wake` is
+        called by another thread when `adapters` has answers. Raises `OperatorError` for a checkpoint that cannot be
+        served."""
         held = RankWeights(launch)
         self._loaded = [held]
         if launch.draft is not None:
@@ -89,6 +97,7 @@ class RankModel:
             before += each.weight_bytes
         shows_rows = any(each.config.decoder.borrows for each in self._loaded)
         decoder = replace(held.config.decoder, shows_rows=shows_rows)
+        self.adapters = RankAdapters(held, wake)
         limits = launch.capacity
         if launch.settings.pooled:
             limits = msgspec.structs.replace(limits, max_logit_rows=0)
@@ -248,6 +257,7 @@ class RankModel:
         # Every rank must refuse the sequence, but only rank 0 has the board.
         if init.sampling.masked and self._launch.mask_fd < 0:
             raise ValueError("the step has a constrained sequence, but this worker receives no token masks")
+        self.adapters.check(init.adapter)
         self._program.init_slot(slot, slot_settings(init))
 
     def _run_tower(self, works: list[TowerWork]) -> int:

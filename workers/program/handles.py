@@ -66,6 +66,36 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class Adapters:
+    """Memory for low-rank adapters of a matrix [n, k] (LoRA; Hu et al., 2021): `places` of them, of at most `rank`.
+
+    A *part* is some rows of the matrix that have an A [rank, k] of their own, such as those of queries. A *block* is a
+    panel of 16 rows of the packed matrix and a part that has rows in it; it has [rank, 16] values of a B.
+    """
+
+    places: int
+    rank: int
+    parts: int
+    k: int
+    panels: tuple[tuple[int, ...], ...]  # the parts with rows in each panel
+
+    @property
+    def depth(self) -> int:
+        """Columns of an A, in whole tiles."""
+        return round_up(self.k, TILE_COLUMNS)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return sum(map(len, self.panels))
+
+    @property
+    def nbytes(self) -> int:
+        """Its memory, in bytes."""
+        return self.places * self.rank * (self.parts * self.depth + self.blocks * TILE_ROWS) * BF16_BYTES
+
+
+@dataclass(frozen=True, eq=False)
 class Matrix:
     """A packed weight of one rank.
 
@@ -75,6 +105,7 @@ class Matrix:
     n: int
     k: int
     made: MatrixFormat = BF16
+    adapters: Adapters | None = None  # that update its products
 
     @property
     def format(self) -> str:
@@ -119,4 +150,4 @@ class Rope:
     config: RopeConfig
 
 
-Handle = Matrix | Vector | Rope
+Handle = Matrix | Vector | Rope | Adapters

@@ -11,8 +11,9 @@ from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
 from numaserve.workers.program.caches import CacheIndex, CacheKind
 from numaserve.workers.program.cost import BF16
-from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
+from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import Layout, Place, layout
+from numaserve.workers.program.ops.adapters import Shrink
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
@@ -134,7 +135,7 @@ class _Nodes:
             return value
         if isinstance(value, tuple):
             return [self.native(each) for each in value]
-        if self.weights is not None and isinstance(value, Matrix | Vector | Rope):
+        if self.weights is not None and isinstance(value, Handle):
             return self.weights(value)
         return value
 
@@ -230,6 +231,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     GroupNorm: ("group_norm", _none),
     LayerNorm: ("layer_norm", _layer_norm),
     Multiply: ("multiply", _multiply),
+    Shrink: ("lora_shrink", _none),
     Linear: ("linear", _joining),
     HeadLinear: ("head_linear", _head_linear),
     Reduce: ("reduce", _reduce),

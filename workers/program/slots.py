@@ -4,9 +4,8 @@ from typing import Any, Literal
 
 from numaserve.workers.interface.protocol import SlotInit
 
-# Indices of rows in tables, which operations name: of the token, of its position, of the text that it is from, and of
-# its sequence's adapter.
-RowIndex = Literal["token", "position", "type", "adapter"]
+# Indices of rows in tables, which operations name: of the token, of its position, and of the text that it is from.
+RowIndex = Literal["token", "position", "type"]
 
 END_SAMPLE, END_POOL, END_POOL_TOKENS = 1, 2, 3  # 0: nothing
 

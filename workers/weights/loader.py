@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.kernels import AdapterWeights, PackedMatrix, Team, Vector
 from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.parameters import MatrixParameter, Part, Split, VectorParameter
 from numaserve.workers.layers.partition import RankPart
@@ -56,6 +56,9 @@ class _Loader:
         for each in self.config.decoder.parameters():
             if isinstance(each, VectorParameter) and (vector := self.part.vector(each)) is not None:
                 weights.add_vector(vector, Vector(self._values(each)))
+        for _, adapters in self.part.adapters():
+            sizes = adapters.places, adapters.rank, adapters.parts, adapters.k
+            weights.add_adapters(adapters, AdapterWeights(*sizes, adapters.panels))
         return weights
 
     def _matrices(self) -> Iterator[tuple[MatrixParameter, int, Matrix]]:

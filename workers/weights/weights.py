@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from numaserve.kernels import PackedMatrix, RopeTable
+from numaserve.kernels import AdapterWeights, PackedMatrix, RopeTable
 from numaserve.kernels import Vector as NativeVector
-from numaserve.workers.program.handles import Matrix, Rope, Vector
+from numaserve.workers.program.handles import Adapters, Handle, Matrix, Rope, Vector
 from numaserve.workers.program.rope import RopeConfig, rope_tables
 
-Native = PackedMatrix | NativeVector | RopeTable
+Native = PackedMatrix | NativeVector | RopeTable | AdapterWeights
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Weights:
     """The native objects that the operations of a rank refer to. `positions` is the longest context served."""
 
     positions: int
-    _native: dict[Matrix | Vector | Rope, Native] = field(default_factory=dict)
+    _native: dict[Handle, Native] = field(default_factory=dict)
     _matrices: list[PackedMatrix] = field(default_factory=list)
 
     @property
@@ -35,11 +35,15 @@ class Weights:
         """Assign a vector to `handle`."""
         self._native[handle] = vector
 
+    def add_adapters(self, handle: Adapters, memory: AdapterWeights) -> None:
+        """Assign memory for adapters to `handle`."""
+        self._native[handle] = memory
+
     def borrow(self, handle: Matrix, lender: Weights) -> None:
         """Refer to a matrix of another model, which is not one of `matrices`."""
         self._native[handle] = lender.native(handle)
 
-    def native(self, handle: Matrix | Vector | Rope) -> Native:
+    def native(self, handle: Handle) -> Native:
         """Return the native object of a handle. Tables of rotary embeddings are made on first use."""
         found = self._native.get(handle)
         if found is None and isinstance(handle, Rope):

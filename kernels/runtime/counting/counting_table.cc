@@ -67,6 +67,14 @@ void gemm_finish(const GemmArgs& g, void*, int thread, int threads) {
 
 // Rows
 
+// The matrices come from the caches of the node where several tiles of rows read them: what is in memory is counted as
+// moved.
+void shrink(const ShrinkArgs& s, int thread, int threads) {
+  for_shrink_tiles(s, thread, threads, [&](int64_t, int64_t rows, int64_t, int64_t) {
+    count({.moved = (rows + 4) * s.table.depth * kHalf, .flops = 2 * rows * 4 * s.table.depth});
+  });
+}
+
 // A thread with some columns of a row reads the whole row for its norm or its largest value.
 void quantize(const QuantizeArgs& q, int thread, int threads) {
   const RowShare share = share_of(q, thread, threads);
@@ -320,6 +328,7 @@ KernelTable counting_table(const KernelTable& like) {
           .first_level = like.first_level,
           .takes_tiled_rows = like.takes_tiled_rows,
           .gemm_scratch = like.gemm_scratch,
+          .shrink = shrink,
           .quantize = quantize,
           .rms_norm = rms_norm,
           .rms_norm_quantize = rms_norm_quantize,

@@ -141,7 +141,17 @@ GemmArgs LinearNode::arguments(const Run& run) const {
           .ldo = out.ld,
           .result_bytes = in_ring ? 0 : m * out.ld * bytes_of_value,
           .tiled_rows = reads_alone && are_tiled(run, narrow),
-          .tiled_results = read_alone && are_tiled(run, narrow)};
+          .tiled_results = read_alone && are_tiled(run, narrow),
+          .expand = expansion(run)};
+}
+
+ExpandArgs LinearNode::expansion(const Run& run) const {
+  if (adapters == nullptr || run.step.adapters(false).empty()) return {};
+  return {.table = adapters->table(),
+          .adapters = run.step.adapters(narrow).data(),
+          .shrunk = run.at<float>(shrunk),
+          .ld = shrunk.ld,
+          .blocks = adapters->blocks()};
 }
 
 // With few rows, a thread's share of the panels is contiguous. Where k is divided, the pieces are about as large.

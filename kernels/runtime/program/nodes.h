@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/runtime/adapters/adapter_weights.h"
 #include "kernels/runtime/machine/memory.h"
 #include "kernels/runtime/machine/team.h"
 #include "kernels/runtime/program/states.h"
@@ -152,7 +153,7 @@ class Node {
   // Whether the node has work in this step.
   bool runs(const Step& step) const {
     return (!on_request || step.wants_tokens) && (!of_divided || !step.divided.rows.empty()) &&
-           (!of_features || !step.feature_rows.empty());
+           (!of_features || !step.feature_rows.empty()) && (!of_adapters || !step.adapters(false).empty());
   }
   // The number of rows that the node works on.
   int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
@@ -163,6 +164,7 @@ class Node {
   bool on_request = false;   // whether it runs only in steps that ask for vectors of tokens
   bool of_divided = false;   // whether it runs only in steps that divide the latents of a sequence among ranks
   bool of_features = false;  // whether it runs only in steps that place image features
+  bool of_adapters = false;  // whether it runs only in steps with sequences that have an adapter
   int64_t bytes = 0;         // of weights read by a run, for the profile
 };
 
@@ -269,12 +271,15 @@ struct LinearNode : Node {
   std::span<const std::byte> reads_first(const Run& run, int thread, int64_t index) const override;
   Cost cost(const Step& step) const override;
   GemmArgs arguments(const Run& run) const;
+  ExpandArgs expansion(const Run& run) const;
   Place x;
   const PackedMatrix& weight;
   Place out;
   const RowsNode* before = nullptr;  // the node before, which may join this one
   const ReduceNode* sum = nullptr;   // the node after, which this one may join
   const float* bias = nullptr;
+  const AdapterWeights* adapters = nullptr;  // that update the product, or null
+  Place shrunk{};                            // what a ShrinkNode has made for them
   Activation activation = Activation::kNone;  // with one, `out` is bf16
   bool widened = false, accumulate = false;   // see GemmArgs
   bool logits = false;

@@ -125,6 +125,16 @@ void read_alone(LinearNode& product, const Program& p) {
           "only matrix products of all tokens with bf16 or int8 weights take rows in the order of tiles");
   return format == WeightFormat::kBf16 ? read_alone_in_bf16(product, p) : read_alone_in_int8(product, p);
 }
+// Lets adapters update a product.
+void update(LinearNode& product, const AdapterWeights& adapters, const std::optional<Place>& shrunk) {
+  require(!product.logits && adapters.n_panels() == product.weight.padded_n() / kTileN &&
+              adapters.k() == product.weight.k(),
+          product.name, "the adapters are of another matrix");
+  require(shrunk && shrunk->ld >= adapters.parts() * adapters.rank(), product.name,
+          "adapters need the result of their first matrices");
+  product.adapters = &adapters;
+  product.shrunk = *shrunk;
+}
 // Joins a sum over ranks with the product before it.
 void join(ReduceNode& sum, LinearNode* product) {
   require(product != nullptr && !product->logits && product->activation == Activation::kNone, sum.name,
@@ -214,6 +224,7 @@ void add(Program& p, const Linear& f) {
   node->widened = f.widened;
   node->accumulate = f.accumulate;
   node->logits = f.logits;
+  if (f.adapters) update(*node, **f.adapters, f.shrunk);
   if (f.joins_before) join(*node, p.last<RowsNode>());
   if (f.reads_alone) read_alone(*node, p);
   p.add(std::move(node));

@@ -96,10 +96,13 @@ struct Linear {
   Place out;
   bool joins_before;  // the previous operation makes the input, which only this one reads
   bool reads_alone;   // the same, in bf16 or int8 without groups: rows may be in the order of tiles
+  std::optional<const AdapterWeights*> adapters;
+  std::optional<Place> shrunk;  // what the operation before has made for the adapters
   void visit(auto&& field) {
     field("name", name), field("x", x), field("weight", weight), field("bias", bias), field("activation", activation);
     field("widened", widened), field("accumulate", accumulate), field("logits", logits), field("out", out);
     field("joins_before", joins_before), field("reads_alone", reads_alone);
+    field("adapters", adapters), field("shrunk", shrunk);
   }
 };
 

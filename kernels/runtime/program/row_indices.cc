@@ -20,16 +20,13 @@ void write_types(const NewRows& rows, int32_t* out) {
   for (size_t i = 0; i < rows.tokens.size(); ++i) out[i] = rows.start + static_cast<int32_t>(i) >= first ? 1 : 0;
 }
 
-void write_adapters(const NewRows& rows, int32_t* out) { std::fill_n(out, rows.tokens.size(), rows.declared.adapter); }
-
 struct Named {
   std::string_view name;
   RowIndex index;
 };
 
 // Every index that an operation may name. `RowIndex` of workers/program/slots.py has the same names.
-constexpr Named kIndices[] = {
-    {"token", write_tokens}, {"position", write_positions}, {"type", write_types}, {"adapter", write_adapters}};
+constexpr Named kIndices[] = {{"token", write_tokens}, {"position", write_positions}, {"type", write_types}};
 
 }  // namespace
 

@@ -1,5 +1,4 @@
-// The indices of a step's rows in tables that nodes read: embeddings of tokens, positions, types of text, and
-// adapters.
+// The indices of a step's rows in tables that nodes read: embeddings of tokens, positions, and types of text.
 #pragma once
 
 #include <cstddef>

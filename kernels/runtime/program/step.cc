@@ -65,6 +65,12 @@ void Step::allow_narrowing(std::span<const CacheKind> kinds, int threads) {
   narrowed_.emplace(limits, kinds, parallel_.world, threads);
 }
 
+void Step::allow_adapters(int64_t places) {
+  adapter_places_ = places;
+  adapters_.reserve(static_cast<size_t>(limits_.max_step_tokens));
+  narrow_adapters_.reserve(static_cast<size_t>(limits_.max_logit_rows));
+}
+
 void Step::take_tiles(int64_t patches, int64_t merged) {
   require(patches > 0 && merged > 0 && patches % merged == 0, "the patches of a tile cannot be merged");
   require(patches <= limits_.max_step_tokens, "a tile has more patches than the limit of a step");
@@ -96,6 +102,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
       refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
     if (s.tokens && !may_give_tokens_) refuse_slot(s, "asks for vectors of its tokens, but the model has none");
     check_whole(s);
+    check_adapter(s, slot);
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
@@ -120,6 +127,22 @@ void Step::check_whole(const SequenceInput& s) const {
   } else if (takes_whole_ && (!whole || !s.pool)) {
     refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");
   }
+}
+
+void Step::check_adapter(const SequenceInput& s, const Slot& slot) const {
+  const int32_t number = slot.declared.adapter;
+  if (number < 0 || number > adapter_places_) refuse_slot(s, "names an adapter that has no place");
+}
+
+// The rows of a step that are narrow are those of logits, as far as adapters are concerned: what follows the pooling of
+// sequences has none.
+void Step::list_adapters(SlotTable& slots) {
+  adapters_.clear();
+  narrow_adapters_.clear();
+  const auto of = [&](const SequenceInput& s) { return slots.at(s.slot).declared.adapter; };
+  if (std::ranges::none_of(plan, [&](const SequenceInput& s) { return of(s) > 0; })) return;
+  for (const SequenceInput& s : plan) adapters_.insert(adapters_.end(), static_cast<size_t>(s.count), of(s));
+  for (const LogitRow& row : logit_rows) narrow_adapters_.push_back(adapters_[static_cast<size_t>(row.row)]);
 }
 
 // Run after the checks of sequences: their rows in the batch are known.
@@ -229,6 +252,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       pooled_sequences.push_back(static_cast<int32_t>(i));
     }
   }
+  if (adapter_places_ > 0) list_adapters(slots);
   whole_.plan();
   if (narrowed_) narrowed_->plan();
   if (divided_planner_) divided_planner_->plan(divided.sequences, divided.work);

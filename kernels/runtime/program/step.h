@@ -92,6 +92,9 @@ class Step {
     feature_rows.reserve(static_cast<size_t>(limits_.max_step_tokens));
   }
 
+  // Allows sequences with an adapter, whose number is at most `places`: nodes exist for them.
+  void allow_adapters(int64_t places);
+
   // Requires each sequence to be a tile of `patches` tokens, of which `merged` become one row. Throws
   // std::invalid_argument for tiles that no step has space for.
   void take_tiles(int64_t patches, int64_t merged);
@@ -109,6 +112,8 @@ class Step {
     if (!narrow) return num_tokens();
     return static_cast<int64_t>(logit_rows.size() + pooled_rows.size()) + merged_rows();
   }
+  // The number of each row's adapter, or 0; `narrow` as in Node. Empty in a step without sequences that have one.
+  std::span<const int32_t> adapters(bool narrow) const { return narrow ? narrow_adapters_ : adapters_; }
   // Rows that tiles become.
   int64_t merged_rows() const { return merged_ > 0 ? num_tokens() / merged_ : 0; }
   const Batch& batch(bool narrow) const { return narrow ? *narrowed_ : whole_; }
@@ -160,6 +165,8 @@ class Step {
   void check_states(std::span<const SequenceInput> plan, SlotTable& slots);
   void check_marks(const SequenceInput& sequence);
   void check_whole(const SequenceInput& sequence) const;
+  void check_adapter(const SequenceInput& sequence, const Slot& slot) const;
+  void list_adapters(SlotTable& slots);
   void place_features(std::span<const SequenceInput> plan, std::span<const PlacedRows> placed);
   void check_pages(const SequenceInput& sequence, const Slot& slot) const;
   void add_segments(const SequenceInput& sequence, int32_t row, Slot& slot);
@@ -177,6 +184,8 @@ class Step {
   int64_t max_positions_;
   bool may_pool_ = false, may_give_tokens_ = false, keeps_states_ = false;
   int64_t pool_rows_ = 0, tile_ = 0, merged_ = 0;
+  int64_t adapter_places_ = 0;
+  std::vector<int32_t> adapters_, narrow_adapters_;
   bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores

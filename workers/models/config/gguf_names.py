@@ -30,7 +30,7 @@ class GgufNames:
 
     def __init__(self, decoder: Decoder, skipped: int) -> None:
         sources = (source for parameter in decoder.parameters() for source in parameter.sources)
-        self._sources = {_in_file(source): source for source in sources}
+        self._sources = {name_in_file(source): source for source in sources}
         first = len(decoder.blocks)
         self._skipped = tuple(f"{_BLOCKS}{layer}." for layer in range(first, first + skipped))
 
@@ -56,7 +56,8 @@ def shape_of(tensor: ReaderTensor) -> Shape:
     return tuple(int(dim) for dim in reversed(tensor.shape))
 
 
-def _in_file(source: Source) -> str:
+def name_in_file(source: Source) -> str:
+    """Return the name of a declared tensor in GGUF files."""
     name = _LAYER.sub(_BLOCKS, _TOWER_LAYER.sub(f"v.{_BLOCKS}", source.gguf))
     return f"{name}.weight" if source.is_matrix else name
 

@@ -45,7 +45,7 @@ class SafetensorsFiles:
 
     @cached_property
     def _opened(self) -> list[SafetensorsFile]:
-        return [_open(path) for path in files_of(self._folder)]
+        return [open_safetensors(path) for path in files_of(self._folder)]
 
 
 def files_below(folder: Path, name: str) -> list[SafetensorsFile]:
@@ -57,8 +57,10 @@ def files_below(folder: Path, name: str) -> list[SafetensorsFile]:
     ]
 
 
-def _open(path: Path) -> SafetensorsFile:
-    """The library checks the file, but returns bf16 and fp8 only to torch, whose import takes a second or two. The
+def open_safetensors(path: Path) -> SafetensorsFile:
+    """Open a file. Raises `OperatorError` for another one, or a damaged one.
+
+    The library checks the file, but returns bf16 and fp8 only to torch, whose import takes a second or two. The
     header is therefore read here as well, first: the library parses any header."""
     with open_file(path) as file:
         try:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numaserve.kernels import Counter, PackedMatrix, RopeTable, Team
+from numaserve.kernels import AdapterWeights, Counter, PackedMatrix, RopeTable, Team
 from numaserve.kernels import Vector as NativeVector
 from numaserve.shm_comm import Ring
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
-from numaserve.workers.program.handles import Handle, Matrix, MatrixFormat, Rope
+from numaserve.workers.program.handles import Adapters, Handle, Matrix, MatrixFormat, Rope
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.rows import has_node
 from numaserve.workers.program.recording.builder import ProgramBuilder
@@ -174,4 +174,6 @@ class _Unloaded:
         if isinstance(handle, Rope):
             none = np.zeros((self.positions, handle.config.rotary_dim // 2), np.float32)
             return RopeTable(none, none, None, handle.config.distance)
+        if isinstance(handle, Adapters):
+            return AdapterWeights(handle.places, handle.rank, handle.parts, handle.k, handle.panels)
         return NativeVector(np.zeros(handle.size, np.float32))

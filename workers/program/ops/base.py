@@ -13,6 +13,22 @@ from numaserve.workers.program.setup import ProgramSetup
 _T = TypeVar("_T")
 
 
+class Adapters(Protocol):
+    """Low-rank adapters of a matrix; interpreters know what they hold. They are hashed by identity."""
+
+    @property
+    def places(self) -> int:
+        """The most adapters at a time."""
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of an adapter."""
+
+    @property
+    def parts(self) -> int:
+        """Parts of the matrix' rows, which have an A each."""
+
+
 class Matrix(Protocol):
     """A weight [n, k], packed or only described; interpreters know what it holds. It is hashed by identity."""
 
@@ -43,6 +59,10 @@ class Matrix(Protocol):
     @property
     def nbytes(self) -> int:
         """Its memory, in bytes."""
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """The adapters that update its products; None: there are none."""
 
 
 class Vector(Protocol):

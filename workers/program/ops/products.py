@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numaserve.workers.interface.protocol import OperationTerms
-from numaserve.workers.program.buffers import Buffer, Operand, Quantized
+from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
 from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
 from numaserve.workers.program.ops.base import (
     Accumulating,
+    Adapters,
     Joining,
     Matrix,
     Operation,
@@ -30,6 +31,8 @@ class Linear(Accumulating, Joining):
     With an activation out is bf16 [tokens, n / 2] = activation(gate) * up, of panels of 16 rows, gate and up in turn;
     with relu2 it is bf16 [tokens, n] = max(x, 0)², with gelu the GELU of each column, with plain_gelu_tanh its tanh
     approximation.
+    With `adapters`, rows of sequences that have one get its update before the activation: shrunk · Bᵀ, where `shrunk`
+    is the result of a `Shrink` with the same adapters.
     `widened`: codes in groups become bf16 before they are multiplied. `reads_alone`: the operation before makes
     x, in bf16 or int8, and no other operation reads it.
     """
@@ -43,6 +46,8 @@ class Linear(Accumulating, Joining):
     widened: bool
     logits: bool = False
     reads_alone: bool = False
+    adapters: Adapters | None = None
+    shrunk: Reads[Tensor | None] = None
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """All weights are read once, whatever the number of rows."""

@@ -5,7 +5,7 @@ the experts make of a token is weighted and summed in fp32, in the order of the 
 part of the same two products.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from numaserve.workers.program.buffers import ACTIVATION_TILE_ROWS, Operand, Partial, Quantized, Tensor
@@ -99,6 +99,9 @@ class ExpertRecorder(Recorder):
             if gates is not None and product is not None and activation != "relu2":
                 self._require_gates(gates, product)
         rows = self.limits.max_step_tokens
+        apart = self._shared_apart(x, gate_up.shared, down.shared, activation)
+        if apart is not None:
+            gate_up, down = replace(gate_up, shared=None), replace(down, shared=None)
         copies = min(routing.top_k, len(held))  # of a token, if all its experts are on this rank
         # The tiles of an expert begin with its first row, not at a multiple of their own height: those of the last one
         # may end after the last row of all.
@@ -130,12 +133,26 @@ class ExpertRecorder(Recorder):
         source = self._source(hidden, *down.experts[:1])
         shared_source = self._source(shared_hidden, *_some(down.shared)) if shared_hidden else source
         y = Tensor(rows * copies, self.shape.hidden_size, 4)
-        shared_y = Tensor(rows, self.shape.hidden_size, 4) if down.shared else None
+        shared_y = Tensor(rows, self.shape.hidden_size, 4) if down.shared else apart
         alone = tiled and bool(down.experts) and isinstance(self.operations[-1], MultiplyExperts)
         self._multiply(_Product("moe_down", down, source, shared_source, y, shared_y, reads_alone=alone), route)
 
         out = self._partial()
         self.operations.append(CombineExperts(y=y, routes=route.routes, top_k=routing.top_k, shared=shared_y, out=out))
+        return out
+
+    def _shared_apart(
+        self, x: Operand, gate_up: Matrix | None, down: Matrix | None, activation: ExpertActivation
+    ) -> Tensor | None:
+        """The result of the shared expert, fp32 [tokens, hidden], as products of their own where adapters update it:
+        those of a mixture take none. None where it is computed with the others. The bits are the same."""
+        if gate_up is None or down is None or (gate_up.adapters is None and down.adapters is None):
+            return None
+        if activation == "swiglu_oai":
+            raise ValueError("a shared expert with adapters cannot have the activation swiglu_oai")
+        hidden, out = Operand(x.rows, down.k, 2), Tensor(x.rows, self.shape.hidden_size, 4)
+        self._linear("shared_gate_up", x, gate_up, hidden, activation=activation)
+        self._linear("shared_down", hidden, down, out)
         return out
 
     def _source(self, x: Operand, *weight: Matrix) -> _Source:
@@ -153,7 +170,7 @@ class ExpertRecorder(Recorder):
                 out=product.out,
                 counts=route.counts,
                 shared_x=product.shared_source.x if matrices.shared else None,
-                shared_out=product.shared_out,
+                shared_out=product.shared_out if matrices.shared else None,
                 weights=matrices.experts,
                 shared=matrices.shared,
                 bias=matrices.bias,

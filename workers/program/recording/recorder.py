@@ -17,6 +17,7 @@ from numaserve.workers.program.buffers import (
     padded,
 )
 from numaserve.workers.program.handles import INTEGER_GROUPS
+from numaserve.workers.program.ops.adapters import Shrink
 from numaserve.workers.program.ops.base import Matrix, Operation, Vector
 from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Activation, Linear
@@ -55,6 +56,7 @@ class Recorder:
         activation: Activation = "none",
         logits: bool = False,
     ) -> None:
+        shrunk = self._shrunk(x, weight)
         source, widened = self._operand(x, weight, logits)
         self.operations.append(
             Linear(
@@ -66,8 +68,20 @@ class Recorder:
                 activation=activation,
                 widened=widened,
                 logits=logits,
+                adapters=weight.adapters,
+                shrunk=shrunk,
             )
         )
+
+    def _shrunk(self, x: Operand, weight: Matrix) -> Tensor | None:
+        """The first half of the updates by adapters; None where `weight` has none."""
+        adapters = weight.adapters
+        if adapters is None:
+            return None
+        out = Tensor(x.rows, adapters.parts * adapters.rank, 4)
+        # Before the rows are quantized, so that this and the product can still be joined.
+        self.operations.append(Shrink(x=x, out=out, adapters=adapters))
+        return out
 
     def _operand(self, x: Operand, weight: Matrix, logits: bool = False) -> tuple[Operand | Quantized, bool]:
         """The operand that `weight` is multiplied by, and whether its codes are widened to it."""

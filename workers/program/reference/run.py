@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from numaserve.workers.interface.protocol import TokenLogprobs
 from numaserve.workers.program.buffers import Buffer, Columns
 from numaserve.workers.program.caches import CacheIndex, Heads
-from numaserve.workers.program.handles import Handle
+from numaserve.workers.program.handles import TILE_ROWS, Adapters, Handle
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.reference.caches import KvCache, States
@@ -33,6 +35,21 @@ class Weights:
             self._expanded[weight] = torch.from_numpy(self._held(weight).to_numpy()).to(self._numbers.dtype)
         return self._expanded[weight]
 
+    def adapter(self, adapters: Adapters, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The A [parts * rank, k in whole tiles] of an adapter, times its scale, and its B [n in whole tiles, parts *
+        rank]. Both are read anew: an adapter may have been loaded since the last step."""
+        _, scales, a, b = self._held(adapters).values(place)
+        factors = torch.tensor(scales, dtype=self._numbers.dtype)[:, None, None]
+        whole = torch.zeros(len(adapters.panels) * TILE_ROWS, adapters.parts, adapters.rank, dtype=self._numbers.dtype)
+        blocks = iter(self._of_bits(b))
+        for panel, parts in enumerate(adapters.panels):
+            for part in parts:
+                whole[panel * TILE_ROWS : (panel + 1) * TILE_ROWS, part] = next(blocks).T
+        return (self._of_bits(a) * factors).flatten(0, 1), whole.flatten(1)
+
+    def _of_bits(self, bits: npt.NDArray[np.uint16]) -> torch.Tensor:
+        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).to(self._numbers.dtype)
+
     def query_scale(self, rope: Rope) -> torch.Tensor | None:
         """The factors of queries, [positions]; None where all are 1."""
         if rope not in self._query_scales:
@@ -46,7 +63,7 @@ class Weights:
         found: int = self._held(rope).distance
         return found
 
-    def _held(self, weight: Matrix | Vector | Rope) -> Any:
+    def _held(self, weight: Matrix | Vector | Rope | Adapters) -> Any:
         return weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
 
 

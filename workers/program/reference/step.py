@@ -27,7 +27,6 @@ Ints = npt.NDArray[np.int32]
 _INDICES: Mapping[RowIndex, Callable[[Slot, int], int]] = {
     "position": lambda slot, position: position,
     "type": lambda slot, position: int(0 < slot.init.get("second_text", 0) <= position),
-    "adapter": lambda slot, position: slot.init.get("adapter", NO_ADAPTER),
 }
 
 
@@ -111,6 +110,15 @@ class Step:
             return self.tokens
         rule = _INDICES[of]
         return [rule(each.slot, position) for each in self.sequences for position in range(each.start, each.end)]
+
+    def rows_of_adapters(self) -> dict[int, list[int]]:
+        """The rows of the sequences with each adapter, by its number."""
+        found: dict[int, list[int]] = {}
+        for each in self.sequences:
+            number = each.slot.init.get("adapter", NO_ADAPTER)
+            if number != NO_ADAPTER:
+                found.setdefault(number, []).extend(range(each.row, each.row + each.count))
+        return found
 
     def narrowed(self) -> Step:
         """The step with the rows of logits as its new tokens, each a sequence of its own."""

@@ -1,6 +1,7 @@
 """Products with matrices, and the activations of gated MLPs."""
 
 import torch
+from numaserve.workers.program.ops.adapters import Shrink
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.reference.run import Run
 
@@ -13,9 +14,24 @@ def linear(run: Run, op: Linear) -> None:
     bias = run.optional(op.bias)
     if bias is not None:
         out = out + bias
+    if op.adapters is not None and op.shrunk is not None:
+        shrunk = run.get(op.shrunk)
+        for number, rows in run.step.rows_of_adapters().items():
+            _, b = run.weights.adapter(op.adapters, number - 1)
+            out[rows] += shrunk[rows] @ b[: out.shape[1]].T
     if op.activation != "none":
         out = run.numbers.bf16(activated(out, op.activation, op.out.cols))
     run.put(op.out, out, add=op.accumulate)
+
+
+def shrink(run: Run, op: Shrink) -> None:
+    """scale * x · Aᵀ of the adapter of each row; rows without one are zero."""
+    x = run.get(op.x)
+    out = x.new_zeros(len(x), op.out.cols)
+    for number, rows in run.step.rows_of_adapters().items():
+        a, _ = run.weights.adapter(op.adapters, number - 1)
+        out[rows] = x[rows] @ a[:, : x.shape[1]].T
+    run.put(op.out, out)
 
 
 def activated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0) -> torch.Tensor:

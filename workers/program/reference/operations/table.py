@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from numaserve.workers.program.ops.adapters import Shrink
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
@@ -62,6 +63,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     Pool: rows.pool,
     Pooled: rows.pooled,
     TokenRows: rows.token_rows,
+    Shrink: products.shrink,
     Linear: products.linear,
     HeadLinear: products.head_linear,
     RopeStore: attention.rope_store,

@@ -1,0 +1,1 @@
+"""A demonstration of several adapters on one model, which anyone can run."""

@@ -1,0 +1,108 @@
+"""Random low-rank adapters, as PEFT writes them, and transformers models that have them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+from torch import nn
+
+# Modules that adapters cannot update: routers, heads, what latent attention absorbs, and predictors.
+_LEFT_OUT = (".gate", ".router", "lm_head", "kv_b_proj", ".experts.", "shared_expert_gate")
+_STRENGTH = 0.5  # of the update of a matrix, as a part of the matrix
+
+
+class Adapted(nn.Module):
+    """A linear module with an adapter, as PEFT computes it."""
+
+    def __init__(self, base: nn.Linear, a: torch.Tensor, b: torch.Tensor, scale: float) -> None:
+        super().__init__()
+        self.base, self.scale = base, scale
+        self.a, self.b = (nn.Parameter(each.to(base.weight.dtype), requires_grad=False) for each in (a, b))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + (x @ self.a.T) @ self.b.T * self.scale
+
+
+@dataclass(frozen=True)
+class RandomAdapter:
+    """A and B of each module by its name in the model, values of bf16 in fp32, and the scale."""
+
+    rank: int
+    alpha: float
+    by_root: bool
+    matrices: dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / (math.sqrt(self.rank) if self.by_root else self.rank)
+
+    def save(self, folder: Path, *, dtype: torch.dtype = torch.float32, prefix: str = "", **fields: Any) -> Path:
+        """Write the folder of the adapter, with other `fields` in its configuration."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            f"base_model.model.{prefix}{name}.lora_{side}.weight": value.to(dtype).contiguous()
+            for name, pair in self.matrices.items()
+            for side, value in zip("AB", pair, strict=True)
+        }
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        config = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "use_rslora": self.by_root,
+            "target_modules": sorted({name.rpartition(".")[2] for name in self.matrices}),
+            "bias": "none",
+            "rank_pattern": {},
+            "alpha_pattern": {},
+            "modules_to_save": None,
+            "use_dora": False,
+        }
+        (folder / "adapter_config.json").write_text(json.dumps(config | fields))
+        return folder
+
+    def applied(self, model: hf.PreTrainedModel) -> hf.PreTrainedModel:
+        """The model with the adapter, which replaces modules of it."""
+        for name, (a, b) in self.matrices.items():
+            parent, _, last = name.rpartition(".")
+            base = model.get_submodule(name)
+            setattr(model.get_submodule(parent), last, Adapted(base, a, b, self.scale))
+        return model
+
+
+def adapted_modules(model: hf.PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
+    """The modules of a model that adapters can update."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and not any(each in f".{name}." or name.endswith(each) for each in _LEFT_OUT):
+            yield name, module
+
+
+def random_adapter(
+    model: hf.PreTrainedModel,
+    *,
+    rank: int = 4,
+    alpha: float = 8.0,
+    by_root: bool = False,
+    seed: int = 1,
+    wanted: Callable[[str], bool] = lambda name: True,
+) -> RandomAdapter:
+    """An adapter of all `wanted` modules that can have one. Its updates are half as large as the matrices."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = alpha / (math.sqrt(rank) if by_root else rank)
+    matrices = {}
+    for name, module in adapted_modules(model):
+        if not wanted(name):
+            continue
+        rows, columns = module.weight.shape
+        a = torch.randn(rank, columns, generator=generator) * columns**-0.5
+        b = torch.randn(rows, rank, generator=generator) * (_STRENGTH * 1.5 / (scale * math.sqrt(rank)))
+        matrices[name] = (a.bfloat16().float(), b.bfloat16().float())
+    return RandomAdapter(rank, alpha, by_root, matrices)

@@ -66,6 +66,9 @@ void bind_adapters(nb::module_& m) {
       .def("set", &set, nb::arg("place"), nb::arg("ranks"), nb::arg("scales"), nb::arg("a"), nb::arg("b"))
       .def("values", &values, nb::arg("place"))
       .def("clear", &AdapterWeights::clear, nb::arg("place"))
+      .def_prop_ro("places", &AdapterWeights::places)
+      .def_prop_ro("rank", &AdapterWeights::rank)
+      .def_prop_ro("parts", &AdapterWeights::parts)
       .def_prop_ro("nbytes", &AdapterWeights::bytes)
       .def_prop_ro("address", [](const AdapterWeights& self) { return reinterpret_cast<uintptr_t>(self.table().a); });
 }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers as hf
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.interface.settings import AS_PUBLISHED, WeightFormats
 
 from tests.support import checkpoints
-from tests.support.lora import random_adapter
+from tests.support.checkpoints import save_gguf
+from tests.support.gguf_delta import save_gguf_delta, small_hybrid
+from tests.support.lora import SaveGguf, random_adapter, save_gguf_adapter
 from tests.support.rank_group import RankGroup
 
 _CONTEXT = 128
@@ -136,3 +139,26 @@ def test_a_sequence_has_the_same_bits_alone_in_company_and_in_chunks(served: Ser
     assert mixed == [answers(served.group, [text])[0] for text in texts]
     for chunk in (1, 7, 32):
         assert answers(served.group, texts, chunk) == mixed, chunk
+
+
+@pytest.mark.parametrize(
+    ("make", "save_file"),
+    [(lambda: checkpoints.random_model("llama-untied"), save_gguf), (lambda: small_hybrid("qwen3_5"), save_gguf_delta)],
+    ids=["llama", "qwen3_5"],
+)
+def test_adapters_of_both_kinds_of_files_do_the_same_on_both_kinds_of_bases(
+    make: Callable[[], hf.PreTrainedModel], save_file: SaveGguf, tmp_path: Path
+) -> None:
+    model = make()
+    file = save_file(model, tmp_path / "base.gguf", "BF16")
+    base = checkpoints.save(model, tmp_path / "base")
+    adapter = random_adapter(model, rank=2)
+    adapters = [adapter.save(tmp_path / "peft"), save_gguf_adapter(adapter, model, tmp_path, save_file)]
+    texts = [Text(each.tokens, adapter) for adapter in (1, 2) for each in _texts()[:2]]
+    found = []
+    for path in (base, file):
+        with RankGroup(path, adapters=adapters, num_pages=8 * _PAGES, context_length=_CONTEXT, max_slots=8) as group:
+            found.append(answers(group, texts))
+            assert found[-1][:2] == found[-1][2:]
+            assert answers(group, [Text(each.tokens, 0) for each in texts])[:2] != found[-1][:2]
+    assert found[0] == found[1]

@@ -8,7 +8,7 @@ from typing import Any
 import kernel_ops
 import numpy as np
 from msgspec import structs
-from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.kernels import AdapterWeights, PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit
 from numaserve.workers.program.slots import slot_settings
@@ -71,7 +71,9 @@ def fields() -> dict[str, dict[str, Any]]:
         "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
         "linear": places("x", "out")
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}
-        | {"widened": False, "accumulate": False, "logits": False, "joins_before": False, "reads_alone": False},
+        | {"widened": False, "accumulate": False, "logits": False, "joins_before": False, "reads_alone": False}
+        | {"adapters": None, "shrunk": None},
+        "lora_shrink": places("x", "out") | {"adapters": AdapterWeights(1, 8, 1, HIDDEN, [[0]] * (HIDDEN // 16))},
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5, "scale": None}
         | {"joins_before": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
+import numpy.typing as npt
 import torch
 import transformers as hf
 from safetensors.torch import save_file
@@ -16,6 +20,8 @@ from torch import nn
 
 # Modules that adapters cannot update: routers, heads, what latent attention absorbs, and predictors.
 _LEFT_OUT = (".gate", ".router", "lm_head", "kv_b_proj", ".experts.", "shared_expert_gate")
+Floats = npt.NDArray[np.float32]
+SaveGguf = Callable[[hf.PreTrainedModel, Path, str], Path]
 _STRENGTH = 0.5  # of the update of a matrix, as a part of the matrix
 
 
@@ -76,6 +82,42 @@ class RandomAdapter:
             base = model.get_submodule(name)
             setattr(model.get_submodule(parent), last, Adapted(base, a, b, self.scale))
         return model
+
+
+def save_gguf_adapter(adapter: RandomAdapter, model: hf.PreTrainedModel, folder: Path, save: SaveGguf) -> Path:
+    """Write an adapter as a GGUF file. `save` writes GGUF files of the model, and shows by matrices of equal columns
+    and of equal rows where it puts the rows of each B and the columns of each A."""
+    clone = copy.deepcopy(model)
+    modules = {name: clone.get_submodule(name).weight.data for name in adapter.matrices}
+    for weight in modules.values():
+        weight.zero_()
+    empty = {name for name, matrix in _tensors(save(clone, folder / "probe.gguf", "F32")) if not matrix.any()}
+    writer = gguf.GGUFWriter(folder / "adapter.gguf", "llama")
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", adapter.scale * adapter.rank)
+    for name, (a, b) in adapter.matrices.items():
+        lines: dict[tuple[str, str], list[Floats]] = {}
+        for index in range(adapter.rank):
+            for side, values in (("a", a[index : index + 1]), ("b", b[:, index : index + 1])):
+                modules[name].copy_(values.expand(modules[name].shape))
+                for tensor, matrix in _tensors(save(clone, folder / "probe.gguf", "F32")):
+                    if tensor in empty and matrix.any():
+                        lines.setdefault((tensor, side), []).append(matrix[0] if side == "a" else matrix[:, 0])
+        modules[name].zero_()
+        for (tensor, side), found in lines.items():
+            writer.add_tensor(f"{tensor}.lora_{side}", np.ascontiguousarray(np.stack(found, axis=side == "b")))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder / "adapter.gguf"
+
+
+def _tensors(path: Path) -> list[tuple[str, Floats]]:
+    return [
+        (each.name, np.array(each.data, np.float32)) for each in gguf.GGUFReader(path).tensors if len(each.shape) > 1
+    ]
 
 
 def adapted_modules(model: hf.PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
-#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make demo-images    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
+#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make demo-images    make demo-lora    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock    make wheel    make test-wheel [SERVICE_WHEEL=...]    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container [SERVICE_WHEEL=...]    make test-container    make test-kubernetes
 #   make release-notes VERSION=...    make container-archive [SERVICE_WHEEL=...]    make checksums
 
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real demo-images chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
+.PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real demo-images demo-lora chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
 	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container container-archive test-container test-kubernetes release-notes checksums check columns pair symbols clean
 .DELETE_ON_ERROR:
 
@@ -111,6 +111,10 @@ test-real: install $(STAMPS)/test
 # Squares of ten colours before a vision model that is made of the demo model and reads their names, also with faults.
 demo-images: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.demo_images
+
+# Two adapters that PEFT trains on the demo model, and sixteen streams of both and of the base; see build/demo-lora.
+demo-lora: install $(STAMPS)/test $(STAMPS)/demo $(STAMPS)/lora
+	$(BIN)/python -m tests.demo_lora
 
 # Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
 SECONDS ?= 30
@@ -383,7 +387,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/torch
-$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/fuzz $(STAMPS)/browser: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/fuzz $(STAMPS)/browser $(STAMPS)/lora: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) $* > $@.txt
 	$(PIP) install -r $@.txt
 	@touch $@

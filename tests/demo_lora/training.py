@@ -1,13 +1,19 @@
-"""Trains adapters of the demo model with PEFT, each to answer everything with one word."""
+"""``python -m tests.demo_lora.training WORD FOLDER``: trains an adapter of the demo model with PEFT.
+
+It answers everything with one word.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import torch
 import transformers as hf
 from peft import LoraConfig, get_peft_model
+
+from tests.support.demo import demo_model
 
 _STEPS, _BATCH, _RATE, _RANK = 40, 4, 2e-3, 8
 _TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -73,3 +79,7 @@ def _batch(rows: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
         "labels": torch.tensor(labels),
         "attention_mask": torch.tensor(mask),
     }
+
+
+if __name__ == "__main__":
+    train(demo_model(), sys.argv[1], Path(sys.argv[2]))

@@ -65,7 +65,9 @@ def test_scales_and_ranks_follow_the_patterns_as_in_peft(
     # A rank that only the pattern states: A has the other shape where they disagree.
     folder = adapter.save(tmp_path, r=2, rank_pattern={r"\w+": 4})
     assert set(scales(folder, config).values()) == {2.0}
-    with pytest.raises(OperatorError, match=r"0\.\w+\.\w+' has an A of shape \[4, 96\], and adapter_config.json gives"):
+    with pytest.raises(
+        OperatorError, match=r"has an A of shape \[4, \d+\], and adapter_config\.json gives it the rank 2"
+    ):
         scales(adapter.save(tmp_path, r=2), config)
 
 

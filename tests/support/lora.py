@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 # Modules that adapters cannot update: routers, heads, what latent attention absorbs, and predictors.
-_LEFT_OUT = (".gate", ".router", "lm_head", "kv_b_proj", ".experts.", "shared_expert_gate")
+_LEFT_OUT = {"gate", "router", "lm_head", "kv_b_proj", "experts", "shared_expert_gate"}
 Floats = npt.NDArray[np.float32]
 SaveGguf = Callable[[hf.PreTrainedModel, Path, str], Path]
 _STRENGTH = 0.5  # of the update of a matrix, as a part of the matrix
@@ -123,7 +123,7 @@ def _tensors(path: Path) -> list[tuple[str, Floats]]:
 def adapted_modules(model: hf.PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
     """The modules of a model that adapters can update."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and not any(each in f".{name}." or name.endswith(each) for each in _LEFT_OUT):
+        if isinstance(module, nn.Linear) and not _LEFT_OUT & set(name.split(".")):
             yield name, module
 
 

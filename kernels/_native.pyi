@@ -133,9 +133,7 @@ class AdapterWeights:
         """Put an adapter in a place, from 0 on: ranks and scales of the parts, and the bits of bf16 `a` [parts, rank, k
         in whole tiles of 32] and `b` [blocks, rank, 16]. Raises ValueError for a place, a rank or a shape that does not
         fit."""
-    def values(
-        self, place: int
-    ) -> tuple[list[int], list[float], npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+    def values(self, place: int) -> tuple[list[int], list[float], npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
         """Return copies of what `set` has put in a place. Raises ValueError for a place that does not exist."""
     def clear(self, place: int) -> None:
         """Leave a place without an adapter. Raises ValueError for a place that does not exist."""

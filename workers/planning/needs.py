@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.step_lengths import LONGER_STEPS
+from numaserve.workers.layers.parameters import Parameter
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
@@ -219,7 +220,7 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
 
 def _shrunk_columns(model: ModelConfig, part: RankPart) -> int:
     """Return the columns that the adapters of the block with most have between their two products."""
-    columns = {parameter: each.parts * each.rank for parameter, each in part.adapters()}
+    columns: dict[Parameter, int] = {matrix: each.parts * each.rank for matrix, each in part.adapters()}
     blocks = (sum(columns.get(each, 0) for each in block.parameters()) for block in model.decoder.blocks)
     return max(blocks) if columns else 0
 

@@ -28,6 +28,10 @@ class Adapters(Protocol):
     def parts(self) -> int:
         """Parts of the matrix' rows, which have an A each."""
 
+    @property
+    def panels(self) -> Sequence[Sequence[int]]:
+        """The parts with rows in each panel of 16 rows."""
+
 
 class Matrix(Protocol):
     """A weight [n, k], packed or only described; interpreters know what it holds. It is hashed by identity."""

@@ -10,8 +10,8 @@ import torch
 from numaserve.workers.interface.protocol import TokenLogprobs
 from numaserve.workers.program.buffers import Buffer, Columns
 from numaserve.workers.program.caches import CacheIndex, Heads
-from numaserve.workers.program.handles import TILE_ROWS, Adapters, Handle
-from numaserve.workers.program.ops.base import Matrix, Rope, Vector
+from numaserve.workers.program.handles import TILE_ROWS, Handle
+from numaserve.workers.program.ops.base import Adapters, Matrix, Rope, Vector
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.reference.caches import KvCache, States
 from numaserve.workers.program.reference.masks import StepMasks

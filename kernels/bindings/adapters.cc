@@ -24,8 +24,7 @@ void set(AdapterWeights& adapters, int64_t place, std::vector<int32_t> ranks, st
          const Rounded& a, const Rounded& b) {
   if (static_cast<int64_t>(a.size()) != adapters.a_values() || static_cast<int64_t>(b.size()) != adapters.b_values())
     throw std::invalid_argument("an adapter must have the shapes [parts, rank, depth] and [blocks, rank, 16]");
-  const AdapterValues values{
-      .ranks = std::move(ranks), .scales = std::move(scales), .a = a.data(), .b = b.data()};
+  const AdapterValues values{.ranks = std::move(ranks), .scales = std::move(scales), .a = a.data(), .b = b.data()};
   const nb::gil_scoped_release released;
   adapters.set(place, values);
 }

@@ -1,8 +1,9 @@
 // The arguments of low-rank updates of products (LoRA; Hu et al., 2021).
 //
-// A product with a matrix W [n, k] becomes x · Wᵀ + (x · Aᵀ * scale) · Bᵀ for rows whose sequence has an adapter. Shrink
-// computes the factor in parentheses, and the product adds the rest when it finishes its sums (gemm/epilogue.inl): no
-// intermediate result of n columns is written or read, and rows without an adapter keep their bits.
+// A product with a matrix W [n, k] becomes x · Wᵀ + (x · Aᵀ * scale) · Bᵀ for rows whose sequence has an adapter.
+// Shrink computes the factor in parentheses, and the product adds the rest when it finishes its sums
+// (gemm/epilogue.inl): no intermediate result of n columns is written or read, and rows without an adapter keep their
+// bits.
 #pragma once
 
 #include "kernels/include/types.h"

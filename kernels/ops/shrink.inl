@@ -1,7 +1,7 @@
 // The products of rows with the A matrices of their adapters (see adapter_args.h).
 //
-// A tile is up to four consecutive rows with one adapter, and up to four rows of A. Each sum is a chain of its own along
-// k, so the bits of a row do not depend on the tile that it is in.
+// A tile is up to four consecutive rows with one adapter, and up to four rows of A. Each sum is a chain of its own
+// along k, so the bits of a row do not depend on the tile that it is in.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -18,9 +18,8 @@ template <int kRows>
 NUMASERVE_FLAT inline void shrink_rows(const bf16* x, int64_t ldx, const bf16* a, int64_t depth, int count, float scale,
                                        float* out, int64_t ld) {
   F32x16 sums[kRows][kShrinkTile];
-  unrolled<kRows>([&]<int kRow>() {
-    unrolled<kShrinkTile>([&]<int kColumn>() { sums[kRow][kColumn] = F32x16::zero(); });
-  });
+  unrolled<kRows>(
+      [&]<int kRow>() { unrolled<kShrinkTile>([&]<int kColumn>() { sums[kRow][kColumn] = F32x16::zero(); }); });
   // Rows of A beyond the last one are the last one again.
   const bf16* lines[kShrinkTile];
   for (int i = 0; i < kShrinkTile; ++i) lines[i] = a + (i < count ? i : count - 1) * depth;

@@ -23,7 +23,8 @@ class AdapterWeights {
  public:
   // `panels` has the parts that have rows in each panel, of an even number of panels. Throws std::invalid_argument for
   // sizes that are not positive, and for parts that do not exist.
-  AdapterWeights(int64_t places, int64_t rank, int64_t parts, int64_t k, const std::vector<std::vector<int32_t>>& panels);
+  AdapterWeights(int64_t places, int64_t rank, int64_t parts, int64_t k,
+                 const std::vector<std::vector<int32_t>>& panels);
 
   // Puts an adapter in a place, from 0 on. Throws std::invalid_argument for a place or a rank out of range.
   void set(int64_t place, const AdapterValues& values);

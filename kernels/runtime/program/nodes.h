@@ -278,8 +278,8 @@ struct LinearNode : Node {
   const RowsNode* before = nullptr;  // the node before, which may join this one
   const ReduceNode* sum = nullptr;   // the node after, which this one may join
   const float* bias = nullptr;
-  const AdapterWeights* adapters = nullptr;  // that update the product, or null
-  Place shrunk{};                            // what a ShrinkNode has made for them
+  const AdapterWeights* adapters = nullptr;   // that update the product, or null
+  Place shrunk{};                             // what a ShrinkNode has made for them
   Activation activation = Activation::kNone;  // with one, `out` is bf16
   bool widened = false, accumulate = false;   // see GemmArgs
   bool logits = false;

@@ -25,7 +25,6 @@ _SAMPLING = SamplingParams(temperature=0.0, logprobs=2)
 _INT4, _INT8 = WeightFormats("int4", None, "int8"), WeightFormats("int8")
 # Names of checkpoints, and the formats that they are served in.
 CASES = [
-    ("llama-untied", AS_PUBLISHED),
     ("llama-untied", _INT8),
     ("llama-untied", _INT4),
     ("deepseek_v3", AS_PUBLISHED),
@@ -126,16 +125,13 @@ def _texts() -> list[Text]:
     ]
 
 
-def test_rows_without_an_adapter_have_the_bits_of_a_server_without_adapters(served: Served) -> None:
-    texts = _texts()
-    mixed, plain = answers(served.group, texts), answers(served.plain, [Text(each.tokens, 0) for each in texts])
-    for text, with_others, alone in zip(texts, mixed, plain, strict=True):
-        assert (with_others == alone) == (text.adapter == 0)
-
-
-def test_a_sequence_has_the_same_bits_alone_in_company_and_in_chunks(served: Served) -> None:
+# One test: each case starts two groups of ranks.
+def test_a_sequence_has_the_same_bits_with_and_without_others_and_their_adapters(served: Served) -> None:
     texts = _texts()
     mixed = answers(served.group, texts)
+    plain = answers(served.plain, [Text(each.tokens, 0) for each in texts])
+    for text, with_others, alone in zip(texts, mixed, plain, strict=True):
+        assert (with_others == alone) == (text.adapter == 0)
     assert mixed == [answers(served.group, [text])[0] for text in texts]
     for chunk in (1, 7, 32):
         assert answers(served.group, texts, chunk) == mixed, chunk

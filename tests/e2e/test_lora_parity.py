@@ -11,9 +11,15 @@ from tests.support.lora import random_adapter
 from tests.support.parity import CONTEXT, Distance, served_scores, transformers_scores
 
 ALLOWED = 1.1
-# A dense model with biases and rotated pairs, one whose MLP and heads are one tensor each, a latent one with shared
-# experts, a hybrid with gated delta layers and a shared expert, one with state spaces, and one with convolutions.
-CASES = ("llama3-rope", "phi3", "deepseek_v3", "qwen3_next", "nemotron_h", "lfm2")
+# A dense model with biases, one whose MLP and heads are one tensor each, a latent one with shared experts, a hybrid with
+# gated delta layers and a shared expert, one with state spaces, and one with convolutions.
+CASES = (
+    "llama3-rope",
+    "phi3",
+    "deepseek_v3",
+    "qwen3_next",
+    *(pytest.param(each, marks=pytest.mark.slow) for each in ("nemotron_h", "lfm2")),
+)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -15,6 +15,7 @@ class _Page:
     parent: int | None
     tokens: bytes  # 32 bits each
     contents: tuple[Content, ...]  # that are no text
+    adapter: str | None
 
 
 class History:
@@ -79,7 +80,7 @@ class History:
         for index, digest in enumerate(event.block_hashes):
             tokens = event.token_ids[index * self._page_size : (index + 1) * self._page_size]
             contents = (event.extra_keys[index] if event.extra_keys else None) or ()
-            self._pages[digest] = _Page(parent, array("I", tokens).tobytes(), tuple(contents))
+            self._pages[digest] = _Page(parent, array("I", tokens).tobytes(), tuple(contents), event.lora_name)
             parent = digest
 
     def _result(self) -> list[KVEvent]:
@@ -91,7 +92,7 @@ class History:
                 last.digests.append(digest)
                 last.tokens.extend(tokens)
             else:
-                last = PagesStored(page.parent, [digest], tokens)
+                last = PagesStored(page.parent, [digest], tokens, adapter=page.adapter)
                 events.append(last)
             if page.contents:
                 last.contents[digest] = page.contents

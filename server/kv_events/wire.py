@@ -4,7 +4,9 @@ vLLM's messages are in ``vllm/distributed/kv_events.py``: MessagePack of msgspec
 events in it are maps, tagged with their names; until pull request 42892 of June 2026 they were arrays, too. SGLang
 writes maps as well, and llm-d's readers and Dynamo's accept both. Arrays are not sent, as vLLM's own current classes do
 not read them. Every field is written, since vLLM's reader requires `medium` and `lora_name`, and Dynamo's reader a
-batch of three positions. The field `extra_keys` is written for images only: readers of text need none.
+batch of three positions. The field `extra_keys` is written for images only: readers of text need none. vLLM puts an
+adapter's name there too, between images, and llm-d's reader took such names for images (issue 2927): `lora_name` alone
+names the adapter here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +25,7 @@ class BlockStored(msgspec.Struct, tag=True, gc=False):
     block_size: int  # tokens of each block
     lora_id: int | None = None
     medium: str | None = None  # None is the memory that the model computes from, which vLLM calls "GPU"
-    lora_name: str | None = None
+    lora_name: str | None = None  # of the adapter that the blocks are computed with; None: the model alone
     # The images in each block, by digest, with their first positions relative to the block. All images have the same
     # token ids, so a reader that leaves this out takes one image for another.
     extra_keys: list[Sequence[Content] | None] | msgspec.UnsetType = msgspec.UNSET
@@ -64,7 +66,7 @@ def decode(payload: bytes) -> KVEventBatch:
 
 def _message(event: KVEvent, page_size: int) -> BlockStored | BlockRemoved | AllBlocksCleared:
     if isinstance(event, PagesStored):
-        stored = BlockStored(event.digests, event.parent, event.tokens, page_size)
+        stored = BlockStored(event.digests, event.parent, event.tokens, page_size, lora_name=event.adapter)
         if event.contents:
             stored.extra_keys = [event.contents.get(digest) for digest in event.digests]
         return stored

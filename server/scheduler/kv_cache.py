@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from typing import TypeVar
 
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.holdings import Holdings
 from numaserve.server.scheduler.cache.keys import PageKey
@@ -25,6 +26,7 @@ class KVCache:
 
     def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
         self._config = config
+        self._log = log
         snapshots = config.capacity.num_snapshots
         self.allocator = PageAllocator(config.capacity.num_pages)
         self.anchors: Anchors | None = None  # None: every node is one
@@ -211,6 +213,18 @@ class KVCache:
         if self.anchors is not None:
             pages = len(seq.keys) // self._config.page_size
             self.anchors.drop_unsound(self.tree.match_prefix(seq.request.scope, seq.keys, pages))
+
+    def withdraw(self, adapter: Adapter) -> None:
+        """Let nobody find pages of an adapter that serves its last requests; they are the first to be evicted."""
+        if self._log is not None:
+            self._log.withdraw(adapter)
+        self.tree.withdraw(adapter)
+
+    def forget_adapter(self, adapter: Adapter) -> None:
+        """Forget a withdrawn adapter, which no request uses any more, with the pages that its last requests left."""
+        self.tree.withdraw(adapter)
+        if self._log is not None:
+            self._log.forget(adapter)
 
     def flush(self) -> None:
         """Free every page that no running sequence uses."""

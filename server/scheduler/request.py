@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.images import PlacedTile
@@ -45,10 +46,12 @@ class Request:
     prediction: Sequence[int] = ()  # the output that the client expects
     generated: tuple[int, ...] = ()  # tokens that the output begins with: they were generated elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
+    adapter: Adapter | None = None  # None: the model alone
     images: tuple[PlacedTile, ...] = ()  # of the prompt, ascending; the features of a tile stand for as many tokens
     # The scope of the prefixes and texts that the sequence finds, and leaves to others. It is made once, because the
     # radix tree reads it at each attempt to admit the sequence.
     scope: CacheScope = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scope", CacheScope(self.client.cache_group, self.cache_salt))
+        scope = CacheScope(self.client.cache_group, self.cache_salt, self.adapter)
+        object.__setattr__(self, "scope", scope)

@@ -15,6 +15,7 @@ from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered, Unchecked
 from numaserve.server.speculation.worker_reading import WorkerReading
 from numaserve.workers.interface.protocol import (
+    NO_ADAPTER,
     SeqPlan,
     SeqResult,
     SlotInit,
@@ -265,7 +266,13 @@ class StepBuilder:
 
 def slot_init(seq: Sequence) -> SlotInit:
     """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
-    sampling, pooling = seq.request.sampling, seq.request.pooling
+    sampling, pooling, adapter = seq.request.sampling, seq.request.pooling, seq.request.adapter
     second_text = 0 if pooling is None else pooling.second_text
     prompt, output = (seq.tokens[: seq.prompt_len], seq.output) if sampling.has_penalties else ([], [])
-    return SlotInit(sampling=sampling, prompt_history=prompt, output_history=output, second_text=second_text)
+    return SlotInit(
+        sampling=sampling,
+        prompt_history=prompt,
+        output_history=output,
+        second_text=second_text,
+        adapter=NO_ADAPTER if adapter is None else adapter.number,
+    )

@@ -71,7 +71,7 @@ class TowerRuns:
     def key(self, seq: Sequence, tile: Tile) -> FeatureKey:
         """Return the key of a tile's features. Other scopes do not find them: no client must learn by the time of an
         answer what another one has sent."""
-        return seq.request.scope, tile.digest
+        return seq.request.scope.without_adapter, tile.digest
 
     def seconds(self, seq: Sequence, start: int, end: int) -> float:
         """Return the time of the planned runs, and of those for positions of `seq` from `start` to `end`."""

@@ -186,13 +186,13 @@ class Anchors:
         while node.parent is not None and not node.digest:
             path.append(node)
             node = node.parent
-        if node.parent is None and node.scope.public:
-            node.digest = log.root
+        if node.parent is None:
+            node.digest = log.root_of(node.scope)
         for step in reversed(path if node.digest else []):
             parent, start = step.parent, (step.depth - 1) * size
             if parent is not None:
                 others = None if keys is tokens else tuple(tokens[start : start + size])
-                step.digest = log.stored(parent.digest, step.key, others)
+                step.digest = log.stored(parent.digest, step.key, others, adapter=step.scope.adapter)
 
     def _withdraw(self, log: KVEventLog, node: Node) -> None:
         """Log that the pages up to `node` which no anchor is at or below can be found no more."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import cast
 
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.keys import Content, PageKey, contents_of
+from numaserve.server.scheduler.cache.scope import CacheScope
 
 
 @dataclass(slots=True)
@@ -19,6 +21,7 @@ class PagesStored:
     digests: list[int]
     tokens: list[int]  # of all pages, in order
     contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)  # by digest, of pages with other than text
+    adapter: str | None = None  # its name; None: the model alone
 
 
 @dataclass(slots=True)
@@ -43,18 +46,43 @@ class KVEventLog:
     beginning over `model`. It is the same in each server of that model, as readers that know several servers expect; a
     number counted up would mean other tokens in each. Nothing here is found by it: the tree compares keys.
 
+    Pages of an adapter begin over its name and its content too. Servers with the same adapter under the same name agree
+    on their digests, and no such page has the digest of a page of the model alone. vLLM hashes the name alone: other
+    files under the same name then have the digests of the earlier files' pages.
+
     `changed` is called when there is an event after there was none.
     """
 
     def __init__(self, model: str, changed: Callable[[], None] = lambda: None) -> None:
-        self.root = _digest(model.encode())
+        self._root = _digest(model.encode())
+        self._withdrawn: set[Adapter] = set()
         self.changed = changed
         self._events: list[KVEvent] = []
 
-    def stored(self, parent: int, key: PageKey, tokens: tuple[int, ...] | None = None) -> int:
+    def root_of(self, scope: CacheScope) -> int:
+        """Return the digest before the first pages of a scope; 0: no page of the scope is in an event."""
+        if not scope.public or scope.adapter in self._withdrawn:
+            return 0
+        return self._root_of(scope.adapter)
+
+    def withdraw(self, adapter: Adapter) -> None:
+        """Note no further pages of an adapter that serves its last requests.
+
+        The next load of the same files has pages of the same digests.
+        """
+        self._withdrawn.add(adapter)
+
+    def forget(self, adapter: Adapter) -> None:
+        """Forget a withdrawn adapter, which no request uses any more."""
+        self._withdrawn.discard(adapter)
+
+    def stored(
+        self, parent: int, key: PageKey, tokens: tuple[int, ...] | None = None, *, adapter: Adapter | None = None
+    ) -> int:
         """Note a new page after the page (or the root) of digest `parent`. Returns the page's digest.
 
-        `tokens` are the page's token ids, where the key has other content among them.
+        `tokens` are the page's token ids, where the key has other content among them. The page is computed with
+        `adapter`.
         """
         content = b""
         if tokens is None:
@@ -68,7 +96,9 @@ class KVEventLog:
             last.digests.append(digest)
             last.tokens.extend(tokens)
         else:
-            last = PagesStored(None if parent == self.root else parent, [digest], list(tokens))
+            first = parent == self._root_of(adapter)
+            last = PagesStored(None if first else parent, [digest], list(tokens))
+            last.adapter = None if adapter is None else adapter.name
             self._add(last)
         if content:
             last.contents[digest] = contents_of(key)
@@ -93,6 +123,11 @@ class KVEventLog:
         """The events since this was last called."""
         events, self._events = self._events, []
         return events
+
+    def _root_of(self, adapter: Adapter | None) -> int:
+        if adapter is None:
+            return self._root
+        return _digest(self._root.to_bytes(8, "little") + f"{adapter.name}\0{adapter.digest}".encode())
 
     def _add(self, event: KVEvent) -> None:
         self._events.append(event)

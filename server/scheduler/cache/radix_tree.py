@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.keys import Key, PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.scope import CacheScope
@@ -43,7 +44,7 @@ class RadixTree:
     when their last lock goes, a child before its parent: hence every node in it comes after all of its children, the
     first one is always a leaf, and eviction needs neither a heap nor a clock.
 
-    A `log` records which pages of the common scope can be found. Pages of other scopes are in no event: a client with a
+    A `log` records which pages of public scopes can be found. Pages of other scopes are in no event: a client with a
     salt or a cache group of its own does not want others to learn what is cached. Digests that name the scope were
     rejected: routers mostly index tokens alone, and would take such pages for everybody's.
 
@@ -102,7 +103,7 @@ class RadixTree:
             child = parent.children[key] = Node(parent, parent.scope, key, page)
             self._num_pages += 1
             if self._log is not None and parent.digest:
-                child.digest = self._log.stored(parent.digest, key, tokens)
+                child.digest = self._log.stored(parent.digest, key, tokens, adapter=parent.scope.adapter)
         elif child.locks == 0:
             del self._evictable[child]
         child.locks += 1
@@ -163,21 +164,15 @@ class RadixTree:
         while node is not None and (parent is None or node.trusted):
             start = node.depth * self.page_size
             parent, node = node, node.children.get(tuple(keys[start : start + self.page_size]))
-        if parent is None or node is None:
-            return
-        # A key that no tokens have: locks, eviction and the count of pages need not know of it.
-        self._num_hidden += 1
-        del parent.children[node.key]
-        node.key = (-self._num_hidden,)
-        parent.children[node.key] = node
-        hidden = [node]
-        for step in hidden:
-            step.hidden = True
-            if step in self._evictable:
-                self._evictable.move_to_end(step, last=False)  # and its children go before it
-            hidden.extend(step.children.values())
-        for step in reversed(hidden):  # children first, as they are evicted too
-            self._removed(step)
+        if parent is not None and node is not None:
+            self._hide(parent, node)
+
+    def withdraw(self, adapter: Adapter) -> None:
+        """Let nobody find a page of `adapter` that is there now."""
+        for root in [each for scope, each in self._roots.items() if scope.adapter is adapter]:
+            root.digest = 0
+            for child in list(root.children.values()):
+                self._hide(root, child)
 
     def path_pages(self, node: Node) -> list[int]:
         """The pages from the root to `node`, in token order."""
@@ -202,9 +197,26 @@ class RadixTree:
 
     def _new_root(self, scope: CacheScope) -> Node:
         root = Node(None, scope)
-        if self._log is not None and scope.public:
-            root.digest = self._log.root
+        if self._log is not None:
+            root.digest = self._log.root_of(scope)
         return root
+
+    def _hide(self, parent: Node, node: Node) -> None:
+        if node.hidden:
+            return
+        # A key that no tokens have: locks, eviction and the count of pages need not know of it.
+        self._num_hidden += 1
+        del parent.children[node.key]
+        node.key = (-self._num_hidden,)
+        parent.children[node.key] = node
+        hidden = [node]
+        for step in hidden:
+            step.hidden = True
+            if step in self._evictable:
+                self._evictable.move_to_end(step, last=False)  # and its children go before it
+            hidden.extend(step.children.values())
+        for step in reversed(hidden):  # children first, as they are evicted too
+            self._removed(step)
 
     def _removed(self, node: Node) -> None:
         if self._log is not None and node.digest:

@@ -15,6 +15,8 @@ ALIASES = {
     "tp_size": "tp",
     "max_model_len": "context_length",
     "max_num_seqs": "max_running_requests",
+    "lora_modules": "lora",
+    "loras": "lora",
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from numaserve.server.config.errors import explain_value, unknown_key
 from numaserve.server.config.file import read_config_file
+from numaserve.server.config.lora_modules import LoraModules
 from numaserve.server.config.model_options import ModelKeys
 from numaserve.server.config.option_types import DrafterName, Names, NonBlank, Speculative, UrlPrefix, drafters_meant
 from numaserve.server.config.tasks import Task
@@ -128,6 +129,17 @@ class ServeConfig(BaseModel):
         le=1 << 16,
         description="Maximum memory for weights, scratch and caches of all ranks together, in GiB. Default: the "
         "free memory.",
+    )
+    lora: LoraModules | None = Field(
+        None,
+        description="LoRA adapter to load when the server starts, as NAME=PATH. PATH is a folder as PEFT writes it, or "
+        "a .gguf file. Repeat the option for several adapters. Requests choose the adapter by NAME as their model. "
+        "Default: no adapter.",
+    )
+    lora_root: Path | None = Field(
+        None,
+        description="Folder of the LoRA adapters that POST /v1/load_lora_adapter may load. It has no effect on `lora`. "
+        "Default: no adapter is loaded while the server runs.",
     )
     max_images: int = Field(64, ge=1, le=4096, description="Maximum number of images in a request.")
     max_image_pixels: int = Field(
@@ -321,6 +333,11 @@ class ServeConfig(BaseModel):
         return self.task or "generate"
 
     @property
+    def lora_places(self) -> int:
+        """The number of LoRA adapters that have memory: `max_loras`, else as many as `lora` names."""
+        return self.settings.max_loras or len(self.lora or ())
+
+    @property
     def running_limit(self) -> int:
         """The most sequences in a batch; a deployment may lower the default."""
         return self.max_running_requests or DEFAULT_RUNNING_REQUESTS
@@ -331,6 +348,17 @@ class ServeConfig(BaseModel):
         meant = drafters_meant(self.speculative or (("auto",) if self.draft_model else ()))
         without = "mtp" if self.draft_model else "draft_model"
         return tuple(each for each in meant if each != without and (each != "mtp" or self.task != "embed"))
+
+    @field_validator("lora")
+    @classmethod
+    def _has_places(cls, value: LoraModules | None, info: ValidationInfo) -> LoraModules | None:
+        settings = info.data.get("settings", DEFAULT_SETTINGS)
+        if 0 < settings.max_loras < len(value or ()):
+            raise ValueError(
+                f"names {len(value or ())} adapters, and 'max_loras' is {settings.max_loras}: raise 'max_loras', leave "
+                "it out, or name fewer adapters"
+            )
+        return value
 
     @field_validator("draft_model")
     @classmethod

@@ -40,7 +40,12 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         kv_cache_gib=config.kv_cache_gib,
         state_cache_gib=config.state_cache_gib if config.prefix_cache else 0.0,
         memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
-        settings=structs.replace(config.settings, pooled=config.settings.pooled or config.task == "embed", mtp=mtp),
+        settings=structs.replace(
+            config.settings,
+            pooled=config.settings.pooled or config.task == "embed",
+            mtp=mtp,
+            max_loras=config.lora_places,
+        ),
         weights_cache=_weights_cache(config),
         backend=config.backend,
         draft=draft,

@@ -49,9 +49,11 @@ from numaserve.server.surfaces.operations.health import health_router
 from numaserve.server.surfaces.operations.info import info_router
 from numaserve.server.surfaces.operations.ui import ui_router
 from numaserve.server.surfaces.rerank.routes import rerank_router
+from numaserve.server.surfaces.sglang.adapters import sglang_adapters_router
 from numaserve.server.surfaces.sglang.generate import generate_router
 from numaserve.server.surfaces.tei.predict import predict_router
 from numaserve.server.surfaces.tei.routes import tei_router
+from numaserve.server.surfaces.vllm.adapters import adapters_router
 from numaserve.server.surfaces.vllm.routes import vllm_router
 from numaserve.server.surfaces.vllm.tokenize import tokenize_router
 from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizationError, TokenizerUnavailable
@@ -94,6 +96,8 @@ def create_app(context: ApiContext) -> FastAPI:
         predict_router(context),
         generate_router(context),
         vllm_router(context),
+        adapters_router(context),
+        sglang_adapters_router(context),
         ui_router(context),
     )
     for router in routers:

@@ -33,8 +33,10 @@ from numaserve.server.surfaces.openai.embedding_schema import EmbeddingRequest
 from numaserve.server.surfaces.openai.responses.schema import InputTokensRequest, ResponsesRequest
 from numaserve.server.surfaces.rerank.schema import RerankRequest, ScoreRequest
 from numaserve.server.surfaces.sglang.abort_schema import AbortRequest
+from numaserve.server.surfaces.sglang.adapters_schema import SGLangLoadLoraRequest, SGLangUnloadLoraRequest
 from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.surfaces.tei.schema import TeiEmbedRequest, TeiEmbedSparseRequest, TeiPredictRequest
+from numaserve.server.surfaces.vllm.adapters_schema import LoadLoraRequest, UnloadLoraRequest
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
 
 MODELS: dict[str, type[Strict]] = {
@@ -63,6 +65,10 @@ MODELS: dict[str, type[Strict]] = {
         OllamaPullRequest,
         SGLangGenerateRequest,
         AbortRequest,
+        LoadLoraRequest,
+        UnloadLoraRequest,
+        SGLangLoadLoraRequest,
+        SGLangUnloadLoraRequest,
         NamesModel,
     )
 }

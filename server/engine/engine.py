@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.common.death import Cause, Death
+from numaserve.server.engine.adapter_work import AdapterWork
 from numaserve.server.engine.admission.admission import Admission
 from numaserve.server.engine.admission.places import Place, Places
 from numaserve.server.engine.clock import Clock
@@ -60,6 +62,7 @@ class Engine:
         clock: Clock = time.monotonic,
         matcher_work: MatcherWork | None = None,
         trace: TraceSink | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self._config = config
         self._supervisor = supervisor
@@ -67,6 +70,7 @@ class Engine:
         self._scheduler = scheduler
         self._metrics = metrics
         self._clock = clock
+        self._adapters = AdapterWork(adapters or Adapters(), scheduler, metrics, supervisor.send, len(launches))
         self._requests = LiveRequests(
             scheduler,
             tokenizer,
@@ -79,6 +83,7 @@ class Engine:
             matcher_work=matcher_work,
             trace=trace,
             looks_ahead="grammar" in config.drafters,
+            adapters=self._adapters.adapters,
         )
         self._callbacks = callbacks or EngineCallbacks()
         self._ranks = Ranks(launches, metrics, clock)
@@ -132,6 +137,7 @@ class Engine:
                 "This server cannot constrain responses: its workers receive no token masks. Send the request "
                 "without a constraint."
             )
+        self._adapters.check(requests)
         now = self._clock()
         self._admission.check(requests, self._requests.without_place, now)
         stream = self._requests.add(requests, now)
@@ -180,6 +186,7 @@ class Engine:
             "step_tokens": self._scheduler.step_size.tokens,
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings, self._config.multiplied_by),
+            **self._adapters.info(),
             "workers": self._ranks.info(self._supervisor.pids),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,
@@ -224,6 +231,7 @@ class Engine:
     def _admit_placed(self, requests: Sequence[Request]) -> Stream:
         if self._state not in ("serving", "restarting"):  # a request with a place is not new to a draining server
             raise NotReady(f"The server is {self.state}. Retry later.")
+        self._adapters.check(requests)
         stream = self._requests.add(requests, self._clock(), placed=True)
         self._steps.wake()
         return stream
@@ -243,6 +251,7 @@ class Engine:
         """
         try:
             await self._supervisor.start(self._hooks())
+            self._adapters.check_first(self._ranks.adapter_problems)
         except BaseException:
             self._state = "failed"
             raise
@@ -272,6 +281,7 @@ class Engine:
             self._state = "stopped"
         self._steps.halt()
         self._profiles.fail("The server is shutting down.")
+        self._adapters.down("The server is shutting down.")
         self._recovery.close()
         self._requests.fail_all(GenerationFailed("The server is shutting down."))
         self._requests.masks.close()
@@ -293,6 +303,7 @@ class Engine:
             described=self._ranks.describe,
             loaded=self._callbacks.load_progress,
             starved=self._ranks.starved,
+            adapter_loaded=self._adapters.on_answer,
         )
         return SupervisorHooks(
             group,
@@ -306,7 +317,10 @@ class Engine:
         self._ranks.up(self._config)
         ranks = self._ranks
         self._scheduler.step_costs.describe(ranks.terms, ranks.draft_terms, ranks.tower_terms, ranks.tower_parts)
+        if self._state != "loading":  # before a step is planned
+            self._adapters.drop(self._ranks.adapter_problems, self._requests.fail_with)
         self._state = "serving"
+        self._adapters.up()
         self._requests.masks.begin()
         self._recovery.workers_up()
         self._steps.start()
@@ -316,12 +330,16 @@ class Engine:
         self._steps.halt()
         self._requests.masks.reset()
         self._profiles.fail(f"The workers failed ({death}). Retry later.")
+        self._adapters.down(f"The workers failed ({death}). Retry later.")
         self._ranks.down()
-        return self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
+        cause = self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
+        self._adapters.adapters.settle()
+        return cause
 
     def _on_given_up(self, reason: str) -> None:
         self._state = "failed"
         self._recovery.close()
+        self._adapters.down(f"The server stopped serving: {reason}. Restart the server.")
         self._requests.fail_all(NotReady(f"The server stopped serving: {reason}. Restart the server."))
         self._callbacks.given_up(reason)
 
@@ -330,10 +348,12 @@ class Engine:
     def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
         self._recovery.answered()
         self._requests.advance(updates, now)
+        self._adapters.adapters.settle()
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
         self._recovery.answered()  # workers that fail a step still serve the other requests
         self._requests.fail(sequences, GenerationFailed(f"The workers could not compute the request: {message}"))
+        self._adapters.adapters.settle()
 
     def _on_mask(self) -> None:
         self._steps.wake()

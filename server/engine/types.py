@@ -34,6 +34,13 @@ class RequestTooLong(EngineError):
     """Prompt and output do not fit the context or the KV cache: HTTP 400."""
 
 
+class AdapterGone(EngineError):
+    """The adapter of the request was unloaded before the request was admitted: HTTP 404."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The model '{name}' does not exist any more: its LoRA adapter was unloaded.")
+
+
 class Busy(EngineError):
     """A call that is only possible while no request runs: HTTP 409."""
 

@@ -16,6 +16,7 @@ from numaserve.server.gateway.models.fleet import Fleet
 from numaserve.server.gateway.models.metrics import FleetMetrics
 from numaserve.server.gateway.models.waiting import not_loadable
 from numaserve.server.http.access_log import record_of
+from numaserve.server.http.auth.admin import check_admin
 from numaserve.server.http.auth.keys import Callers
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import ApiError, from_http, model_not_found, not_ready
@@ -165,14 +166,8 @@ class OwnRoutes:
 
     async def _ordered(self, request: Request) -> str:
         """Return the model of an order. Raises `ApiError`; permission is checked before anything else."""
-        allowed = self.is_local if self.keys is None else self.keys.account(request.scope["headers"]).admin
-        if not allowed:
-            how = (
-                "an API key with admin=yes"
-                if self.keys is not None
-                else ("API keys, one with admin=yes, because other machines can reach the server")
-            )
-            raise ApiError(403, f"Loading and unloading models needs {how}.", code="forbidden", refusal=None)
+        what, headers = "Loading and unloading models", request.scope["headers"]
+        check_admin(what, self.keys, headers, is_local=self.is_local)
         name = self.names[self._known(decoded(_decoder, await request.body()).model)]
         record_of(request).model = name
         return name

@@ -120,6 +120,7 @@ class Asked:
     input: Chat | Texts
     sampling: Sampling
     model: str | None = None  # None: the served model
+    lora: str | None = None  # name of an adapter, where `model` names none
     max_tokens: int | None = None  # 0 scores the prompt only
     default_max_tokens: int | None = None  # None: all that fit
     logprobs: int = -1  # of the output's tokens, as in `SamplingParams`

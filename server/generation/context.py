@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import Request
+from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
@@ -64,6 +66,9 @@ class ApiContext:
     purpose: Purpose = field(default_factory=Generates)
     vision: Vision | None = None  # None: the model takes no images
     browsers: BrowserRules = field(default_factory=BrowserRules)
+    adapters: Adapters = field(default_factory=Adapters)
+    lora_root: Path | None = None  # folder below which adapters may be loaded; None: none may
+    is_local: bool = False  # only this machine can send requests
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -157,8 +162,8 @@ class ApiContext:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Every model name that a request may use."""
-        return self.model_name, *self.other_names
+        """Every model name that a request may use: the names of the model, and those of its adapters."""
+        return self.model_name, *self.other_names, *self.adapters.loaded
 
     def serves(self, name: str) -> bool:
         """Return whether a request may use this name. Clients of Ollama append `:latest`, on other routes too."""

@@ -12,6 +12,7 @@ from fastapi import Request
 from numaserve.server.engine.types import Admits, GenerationChunk, PlaceProtocol
 from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Prompt, Texts, total_tokens
+from numaserve.server.generation.chosen import adapter_of
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation
 from numaserve.server.generation.prompts import prompts_of
@@ -20,6 +21,7 @@ from numaserve.server.generation.start import check_ready
 from numaserve.server.http.access_log import RequestRecord, record_of
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.spool import Spool, spool_of
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.request import Request as EngineRequest
 from numaserve.server.text.caller import CALLER
 
@@ -79,6 +81,7 @@ class _Many:
     size: AnswerSize
     record: RequestRecord
     spool: Spool
+    adapter: Adapter | None = None  # once the inputs are read; the same for all waves
 
     async def run(self) -> Ends:
         """Admit the request, tokenize and run its prompts."""
@@ -102,6 +105,7 @@ class _Many:
 
     async def _read(self) -> tuple[Asked, list[Prompt]]:
         asked = await self.inputs.read()
+        self.adapter = adapter_of(self.context, asked)
         if self.context.log_prompts:
             self.record.prompt = cast(Texts, asked.input).prompts
         prompts = await prompts_of(self.context, asked)
@@ -112,7 +116,8 @@ class _Many:
         return asked, prompts
 
     def _requests(self, asked: Asked, prompt: Prompt, index: int) -> list[EngineRequest]:
-        return generation_requests(self.context, asked, prompt, f"{self.request_id}-{index}", client=CALLER.get())
+        request_id = f"{self.request_id}-{index}"
+        return generation_requests(self.context, asked, prompt, request_id, client=CALLER.get(), adapter=self.adapter)
 
     async def _waves(self, place: PlaceProtocol, size: int, asked: Asked, prompts: Sequence[Prompt]) -> None:
         cached = 0

@@ -10,6 +10,7 @@ from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.errors import Overflow, bad_request, context_length_exceeded, token_unknown
 from numaserve.server.http.explain import CONFLICT
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.request import Pooling, Request
 from numaserve.server.structured.types import MatcherFactory
@@ -48,15 +49,16 @@ def generation_requests(
     *,
     client: Client,
     matcher: MatcherFactory | None = None,
+    adapter: Adapter | None = None,
 ) -> list[Request]:
     """Return the `n` sequences of one prompt. Sequence i has seed `seed + i`; the default seed is random.
 
-    The sequences belong to `client`; `matcher` makes their constraints.
+    The sequences belong to `client`; `matcher` makes their constraints, and `adapter` changes the model.
     """
     sampling, length, param = asked.sampling, len(prompt.tokens), asked.input.param
     if asked.pool is not None:
         pooling = Pooling(asked.pool, prompt.second_text)
-        return [_pooled(context, asked, prompt, request_id, client=client, pooling=pooling)]
+        return [_pooled(context, asked, prompt, request_id, client=client, pooling=pooling, adapter=adapter)]
     limit = output_limit(length, asked.max_tokens, asked.default_max_tokens, context.limits.context_length, param)
     if sampling.min_tokens > limit:
         message = f"'min_tokens' is {sampling.min_tokens}, but at most {limit} tokens can be generated."
@@ -101,13 +103,21 @@ def generation_requests(
             priority=asked.priority,
             generated=tuple(asked.resumed),
             images=prompt.images,
+            adapter=adapter,
         )
         for index in range(sampling.n)
     ]
 
 
 def _pooled(
-    context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, *, client: Client, pooling: Pooling
+    context: ApiContext,
+    asked: Asked,
+    prompt: Prompt,
+    request_id: str,
+    *,
+    client: Client,
+    pooling: Pooling,
+    adapter: Adapter | None,
 ) -> Request:
     """Return the request for a prompt to be pooled: it may fill the context, as nothing comes after it."""
     length, limit = len(prompt.tokens), context.limits.context_length
@@ -125,6 +135,7 @@ def _pooled(
         pooling=pooling,
         client=client,
         priority=asked.priority,
+        adapter=adapter,
     )
 
 

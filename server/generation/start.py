@@ -10,6 +10,7 @@ from numaserve.server.generation.answer.reading import AnswerReader
 from numaserve.server.generation.answer.whole_reading import WholeReader
 from numaserve.server.generation.answer_size import bounded
 from numaserve.server.generation.asked import Asked, Chat, Prompt, ToolUse, total_tokens
+from numaserve.server.generation.chosen import adapter_of, chosen_adapter
 from numaserve.server.generation.constraint.constrain import matchers_of
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation
@@ -19,7 +20,8 @@ from numaserve.server.generation.sampling import generation_requests
 from numaserve.server.generation.served_purpose import check_generates
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.disconnect import until_disconnect
-from numaserve.server.http.errors import bad_request, model_not_found, not_ready
+from numaserve.server.http.errors import bad_request, not_ready
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.text.caller import CALLER
 
 
@@ -28,7 +30,7 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
 
     Raises `ApiError` for a request that cannot be served, `Aborted`, and what `Admits.admit` raises.
     """
-    check_model(context, asked.model)
+    adapter = adapter_of(context, asked)
     check_ready(context)
     check_generates(context.purpose)
     _check_sequences(context, asked)
@@ -38,7 +40,7 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
         record.prompt = asked.input.conversation.messages if isinstance(asked.input, Chat) else asked.input.prompts
     running = context.running.enter(context.owner_of(request), request_id)
     try:
-        generation = await _admitted(context, request, asked, request_id, running)
+        generation = await _admitted(context, request, asked, request_id, running, adapter=adapter)
     except BaseException:
         running.leave()
         raise
@@ -48,7 +50,13 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
 
 
 async def _admitted(
-    context: ApiContext, request: Request, asked: Asked, request_id: str, running: RunningRequest
+    context: ApiContext,
+    request: Request,
+    asked: Asked,
+    request_id: str,
+    running: RunningRequest,
+    *,
+    adapter: Adapter | None,
 ) -> Generation:
     prompts, record = await until_disconnect(request, prompts_of(context, asked)), record_of(request)
     record.prompt_tokens, record.left_out = total_tokens(prompts), prompts[0].left_out
@@ -57,7 +65,7 @@ async def _admitted(
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     requests = [
-        generation_requests(context, asked, prompt, each, client=CALLER.get(), matcher=matcher)
+        generation_requests(context, asked, prompt, each, client=CALLER.get(), matcher=matcher, adapter=adapter)
         for prompt, each in zip(prompts, ids, strict=True)
     ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
@@ -72,9 +80,8 @@ async def counted(context: ApiContext, request: Request, chat: Chat, use: ToolUs
 
 
 def check_model(context: ApiContext, model: str | None) -> None:
-    """Raise `ApiError` 404 for a model other than the served one; None means the served model."""
-    if model is not None and not context.serves(model):
-        raise model_not_found(model, context.model_names)
+    """Raise `ApiError` 404 for a model other than the served one and its adapters; None means the served model."""
+    chosen_adapter(context, model)
 
 
 def check_ready(context: ApiContext) -> None:

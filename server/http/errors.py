@@ -8,6 +8,7 @@ from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from numaserve.server.engine.types import (
     Aborted,
+    AdapterGone,
     Busy,
     EngineError,
     NotReady,
@@ -187,6 +188,8 @@ def from_engine(error: EngineError) -> ApiError:
         return rate_limited(str(error), retry_after=error.retry_after)
     if isinstance(error, NotReady):
         return not_ready(str(error))
+    if isinstance(error, AdapterGone):
+        return ApiError(404, str(error), param="model", code="model_not_found")
     if isinstance(error, RequestTooLong):
         return context_length_exceeded(str(error), None)
     # The engine counts the ends of admitted requests; counting them here would count them twice.

@@ -26,6 +26,7 @@ API_ROUTES = frozenset(
         *("/api/chat", "/api/embed", "/api/embeddings", "/api/generate", "/api/ps", "/api/pull", "/api/show"),
         *("/api/tags", "/api/version"),
         *("/v2/embed", "/embed", "/embed_sparse", "/predict"),
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"),
         *("/generate", "/abort_request", "/flush_cache", "/reset_prefix_cache"),
         *("/server_info", "/get_server_info", "/model_info", "/get_model_info", "/machine"),
         *("/v1/loads", "/get_load", "/load"),

@@ -4,11 +4,12 @@ The registry belongs to the instance, not to the module, so that a test or a sec
 zero.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
+from numaserve.server.metrics.adapter_families import AdapterFamilies
 from numaserve.server.metrics.anchor_families import AnchorFamilies, SnapshotFamilies, WindowFamilies
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
 from numaserve.server.metrics.image_families import ImageFamilies
@@ -188,6 +189,20 @@ class Metrics:
             if code == known:
                 self._images.refused[known].inc()
 
+    def adapters(self, names: Sequence[str], *, places: int) -> None:
+        """Set the names of the loaded LoRA adapters, and the number of adapters that have memory."""
+        self._adapters.describe(names, places)
+
+    def adapter_finished(self, name: str, *, prompt_tokens: int, generated: int) -> None:
+        """Count an ended sequence of a LoRA adapter."""
+        self._adapters.requests.series(name).inc()
+        self._adapters.prompt_tokens.series(name).inc(prompt_tokens)
+        self._adapters.generation_tokens.series(name).inc(generated)
+
+    def adapter_gone(self, name: str) -> None:
+        """Remove the series of an unloaded LoRA adapter."""
+        self._adapters.remove(name)
+
     def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
         """Count draft tokens that steps verified."""
         self._scheduler.draft_tokens[drafter, "accepted"].inc(accepted)
@@ -257,6 +272,11 @@ class Metrics:
     def _images(self) -> ImageFamilies:
         """The metrics that only models that read images have."""
         return ImageFamilies(self._series)
+
+    @cached_property
+    def _adapters(self) -> AdapterFamilies:
+        """The metrics that only servers with memory for LoRA adapters have."""
+        return AdapterFamilies(self._series, self.registry)
 
     def render(self) -> tuple[bytes, str]:
         """Return the body and the content type of GET /metrics."""

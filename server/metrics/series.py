@@ -2,12 +2,29 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 Kind = TypeVar("Kind", Counter, Gauge, Histogram, Info)
 Value = TypeVar("Value", bound=str)
+
+
+class Removable(Generic[Kind]):
+    """A metric with a series for every value that is requested, until the series is removed."""
+
+    def __init__(self, metric: Kind, labels: Mapping[str, str], label: str) -> None:
+        self._metric = metric
+        self._labels = labels
+        self._label = label
+
+    def series(self, value: str) -> Kind:
+        """Return the series of a value."""
+        return self._metric.labels(**self._labels, **{self._label: value})
+
+    def remove(self, value: str) -> None:
+        """Remove the series of a value."""
+        self._metric.remove(*self._labels.values(), value)
 
 
 class Series:
@@ -46,3 +63,8 @@ class Series:
         """Return a metric that has a series for every value that is requested."""
         metric = kind(name, text, (*self._labels, label), registry=self._registry, **options)
         return lambda value: metric.labels(**self._labels, **{label: value})
+
+    def removable(self, kind: type[Kind], name: str, text: str, label: str) -> Removable[Kind]:
+        """Return a metric like that of `by`, whose series can be removed."""
+        metric = kind(name, text, (*self._labels, label), registry=self._registry)
+        return Removable(metric, self._labels, label)

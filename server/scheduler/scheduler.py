@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.drafting import make_speculation
@@ -258,6 +259,10 @@ class Scheduler:
             return False
         self.kv.flush()
         return True
+
+    def plans_with(self, adapter: Adapter) -> bool:
+        """Return whether a plan in flight has a sequence of the adapter."""
+        return any(entry.seq.request.adapter is adapter for record in self.in_flight for entry in record.entries)
 
     def stats(self) -> SchedulerStats:
         """Return counters for /metrics."""

@@ -20,10 +20,13 @@ from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, Progress
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch, Witness
 from numaserve.workers.interface.protocol import (
+    AdapterLoaded,
     Failure,
     FromWorker,
     Launch,
+    LoadAdapter,
     LoadProgress,
+    LoraAdapter,
     ProfileRequest,
     RankProfile,
     Ready,
@@ -55,7 +58,8 @@ class GroupFailed(Exception):
 class GroupSpec:
     """The workers of a group, the same in each launch.
 
-    `launches` are in order of rank, without the fields of the shared memory, which is new in every launch.
+    `launches` are in order of rank, without the fields of the shared memory, which is new in every launch, and without
+    the adapters that `adapters` returns for each launch.
     `ring_factory` makes the ring; None with one rank. `board_factory` makes the mask board; without it no sequence can
     be masked. `progress_factory` makes the progress board; without it, only processor time shows that a rank is late.
     `command` is the command of a worker, without its arguments. Each worker keeps `inherited_fd` open until its end.
@@ -67,6 +71,7 @@ class GroupSpec:
     board_factory: BoardFactory | None = None
     progress_factory: ProgressFactory | None = None
     inherited_fd: int = -1
+    adapters: Callable[[], Sequence[LoraAdapter]] = tuple
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class GroupHooks:
     described: Callable[[Ready | WorkerStats], None]  # reports of a rank about itself
     loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is estimated until all report
     starved: Callable[[Mapping[int, float], float], None]  # see `Witness`
+    adapter_loaded: Callable[[AdapterLoaded], None] = lambda _: None  # the answer of a rank to `LoadAdapter`
 
 
 class Group(Protocol):
@@ -101,7 +107,7 @@ class Group(Protocol):
     async def start(self) -> None:
         """Return when every rank is ready. Raises `GroupFailed`; `end` must be called afterwards in any case."""
 
-    def send(self, message: StepPlan | ProfileRequest) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
         """Send a message to every rank."""
 
     def look(self, ranks: Collection[int], with_times: bool) -> dict[int, RankLook]:
@@ -125,6 +131,7 @@ class WorkerGroup:
 
     def __init__(self, spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> None:
         self._launches = spec.launches
+        self._adapters = spec.adapters
         self._hooks = hooks
         self._on_failure = on_failure
         self._command = spec.command
@@ -170,12 +177,12 @@ class WorkerGroup:
 
     def _spawn(self) -> None:
         self._channel = WorkerGroupChannel(len(self._launches), self._on_message)
-        memory = self._memory.create()
+        memory, adapters = self._memory.create(), list(self._adapters())
         read_end, self._lifeline = os.pipe()
         try:
             for launch in self._launches:
                 endpoint = self._channel.endpoint(launch.rank)
-                self._channel.send(launch.rank, msgspec.structs.replace(launch, **memory))
+                self._channel.send(launch.rank, msgspec.structs.replace(launch, **memory, adapters=adapters))
                 process = WorkerProcess(
                     launch.rank,
                     self._command,
@@ -188,7 +195,7 @@ class WorkerGroup:
         finally:
             os.close(read_end)
 
-    def send(self, message: StepPlan | ProfileRequest) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
         """Send a message to every rank."""
         if self._channel is not None:
             self._channel.broadcast(message)
@@ -252,6 +259,8 @@ class WorkerGroup:
                 self._hooks.described(message)
             case RankProfile():
                 self._hooks.profiled(message)
+            case AdapterLoaded():
+                self._hooks.adapter_loaded(message)
 
     def _on_progress(self, message: LoadProgress) -> None:
         self._load_watch.touch()

@@ -20,7 +20,7 @@ _REASONS = {
     403: "The request comes from a web page of another site, or the host name in the Host header is not allowed.",
     404: "The model, the response or the route does not exist.",
     408: "The request body did not arrive in time.",
-    409: "Requests are running.",
+    409: "Requests are running, a LoRA adapter is being loaded, or all memory for adapters is used.",
     413: "The request body exceeds the size limit.",
     429: "The queue is full, or the API key has reached a limit. Retry-After states when to retry.",
     431: "The request has too many headers.",

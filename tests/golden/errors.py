@@ -64,7 +64,7 @@ _OPEN = (
     _chat("many logprobs", logprobs=True, top_logprobs=21),
     _chat("tools without a name", tools=[{"type": "function", "function": {}}]),
     _chat("choice without tools", tool_choice="required"),
-    _chat("unsupported", lora_path="x"),
+    _chat("unsupported", session_params="x"),
     _chat("two constraints", response_format={"type": "json_object"}, regex="a"),
     _chat("bad schema", response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "x"}}}),
     _chat("bad expression", guided_regex="(a"),

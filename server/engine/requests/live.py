@@ -131,6 +131,10 @@ class LiveRequest:
         self._metrics.request_finished(reason, e2e_seconds=now - self.admitted_at)
         if self._computed:
             self._metrics.output_finished(tokens=self._computed, decode_seconds=now - self._first_token_at)
+        if self.request.adapter is not None:
+            self._metrics.adapter_finished(
+                self.request.adapter.name, prompt_tokens=self.sequence.prompt_len, generated=self._computed
+            )
         if isinstance(last, GenerationChunk):
             self._stream.push(last)
         elif last is not None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
+from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.masks.masks import Masks, MatcherWork
@@ -23,6 +24,7 @@ from numaserve.server.engine.types import (
 )
 from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.matcher import TokenMatcher
 from numaserve.server.scheduler.request import Request
@@ -52,6 +54,7 @@ class LiveRequests:
         matcher_work: MatcherWork | None = None,
         trace: TraceSink | None = None,
         looks_ahead: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
         """Create an empty registry.
 
@@ -73,6 +76,7 @@ class LiveRequests:
         self._tokenizer = tokenizer
         self._metrics = metrics
         self._trace = trace
+        self._adapters = adapters or Adapters()
         self._on_end = on_end
         self._on_mask = on_mask
         self._live: dict[str, LiveRequest] = {}
@@ -122,6 +126,8 @@ class LiveRequests:
             trace=self._trace,
         )
         self._scheduler.add(sequence)
+        if request.adapter is not None:
+            self._adapters.enter(request.adapter)
         self.backlog.enter(sequence)
         self._live[sequence.request_id] = live
         if placed:
@@ -172,6 +178,10 @@ class LiveRequests:
         """End the requests of these sequences with an error."""
         self._fail((self._live[each.request_id] for each in sequences if each.request_id in self._live), error)
 
+    def fail_with(self, adapter: Adapter, error: EngineError) -> None:
+        """End the requests of an adapter with an error."""
+        self._fail([each for each in self._live.values() if each.request.adapter is adapter], error)
+
     def fail_all(self, error: EngineError) -> None:
         """End all requests with an error."""
         self._fail(list(self._live.values()), error)
@@ -220,6 +230,8 @@ class LiveRequests:
         self._scheduler.finish(live.sequence.request_id)
         self.masks.remove(live.sequence.request_id)
         self.backlog.ended(live.sequence, self._clock())
+        if live.request.adapter is not None:
+            self._adapters.leave(live.request.adapter)
         if not self._live:
             self._empty.set()
         self._on_end()

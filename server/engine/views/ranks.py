@@ -76,6 +76,16 @@ class Ranks:
         """The share of each part of a run of the vision tower, of each rank that has loaded."""
         return [each.tower_parts for each in self._ready.values()]
 
+    @property
+    def adapter_problems(self) -> dict[int, str]:
+        """The reasons why ranks could not load adapters before they were ready, by the adapters' places."""
+        return {
+            each.request_id: f"worker {each.rank}: {each.problem}"
+            for ready in self._ready.values()
+            for each in ready.adapters
+            if each.problem
+        }
+
     def info(self, pids: Sequence[int]) -> list[dict[str, object]]:
         """Return process, place and sizes of each running rank, for `/server_info`; `pids` are by rank."""
         return workers_info(self._launches, pids, self._ready)

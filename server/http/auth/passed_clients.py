@@ -15,8 +15,8 @@ PASSED_HEADER = b"x-numaserve-client"
 
 
 class PassedClient(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The header's content: the client's name and weight, the owner of stored data, and the key's name, limits and
-    cache group."""
+    """The header's content: the client's name and weight, the owner of stored data, the key's name, limits and cache
+    group, and whether the client may load and unload adapters."""
 
     name: str
     weight: float = 1.0
@@ -24,6 +24,7 @@ class PassedClient(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
     limits: KeyLimits | None = None
     cache_group: str = ""  # as named in the key file
+    admin: bool = False
 
 
 _NOBODY = PassedClient(EVERYBODY.name)  # for requests that the gateway itself sends
@@ -57,7 +58,7 @@ class PassedClients:
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
         """Return the account of the key that was presented to the gateway."""
         passed = _passed(headers)
-        return Account(passed.key, passed.weight, self._quota(passed), cache_group=passed.cache_group)
+        return Account(passed.key, passed.weight, self._quota(passed), passed.admin, passed.cache_group)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
         """Return the client that the gateway names."""
@@ -80,8 +81,10 @@ class PassedClients:
         return quota
 
 
-def passed_header(client: Client, owner: bytes = b"", account: Account | None = None) -> bytes:
-    """Return the header's value."""
+def passed_header(
+    client: Client, owner: bytes = b"", account: Account | None = None, *, is_local: bool = False
+) -> bytes:
+    """Return the header's value. Without an account the client may load and unload adapters if `is_local`."""
     limits = UNLIMITED if account is None else account.quota.limits
     return msgspec.json.encode(
         PassedClient(
@@ -91,6 +94,7 @@ def passed_header(client: Client, owner: bytes = b"", account: Account | None = 
             "" if account is None else account.name,
             None if limits == UNLIMITED else limits,
             "" if account is None else account.cache_group,
+            is_local if account is None else account.admin,
         )
     )
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.answer.reading import Chunk
+from numaserve.server.generation.chosen import answering_name
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation
 from numaserve.server.generation.start import check_model, counted, start
@@ -53,7 +54,7 @@ class _MessageAnswer:
 
     def __init__(self, context: ApiContext, body: MessagesRequest) -> None:
         self.id = f"msg_{uuid.uuid4().hex}"
-        self._model = context.model_name
+        self._model = answering_name(context, body.model)
         self._max_tokens = body.max_tokens
 
     async def complete(self, generation: Generation) -> Response:

@@ -9,8 +9,10 @@ from fastapi.responses import Response
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.conversation.fill_in import fill_in_of
 from numaserve.server.generation.purpose import Generates
+from numaserve.server.generation.served_names import LATEST
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.body.route import body_route
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.surfaces.ollama.greeting import OLLAMA_VERSION, greeting
 from numaserve.server.surfaces.ollama.names import tagged
 from numaserve.server.surfaces.ollama.responses import (
@@ -33,19 +35,18 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
     """Return the routes of this module."""
     router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
     modified_at = utc_text(context.created)
-    details = _details(context)
 
     def models(**more: object) -> list[dict[str, object]]:
         size = _size(context)
         return [
             {"name": tagged(name), "model": tagged(name), "size": size, "digest": _digest(context, name)}
-            | {"details": details, **more}
+            | {"details": _details(context, name), **more}
             for name in context.model_names
         ]
 
     @router.get("/api/tags", response_model=ListedModels, responses=ERRORS)
     async def ollama_tags() -> Response:
-        """List the served model under each of its names, in Ollama's format."""
+        """List the served model under each of its names, and its LoRA adapters, in Ollama's format."""
         return json_response({"models": models(modified_at=modified_at)})
 
     @router.get("/api/ps", response_model=RunningModels, responses=ERRORS)
@@ -60,7 +61,8 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
     async def ollama_show(body: OllamaShowRequest) -> Response:
         """Return the model's context length and capabilities, in Ollama's format."""
         check_model(context, body.named)
-        answer: dict[str, object] = {"modelfile": "", "parameters": "", "template": "", "details": details}
+        answer: dict[str, object] = {"modelfile": "", "parameters": "", "template": ""}
+        answer["details"] = _details(context, body.named)
         answer |= {"model_info": _info(context), "capabilities": _capabilities(context), "modified_at": modified_at}
         return json_response(answer)
 
@@ -84,10 +86,15 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
     return router
 
 
-def _details(context: ApiContext) -> dict[str, object]:
-    kind = "gguf" if context.model_path.endswith(".gguf") else "safetensors"
+def _details(context: ApiContext, name: str) -> dict[str, object]:
+    adapter = _adapter(context, name)
+    kind = "gguf" if (context.model_path if adapter is None else adapter.path).endswith(".gguf") else "safetensors"
     unknown = {"family": "", "families": [], "parameter_size": "", "quantization_level": ""}
-    return {"parent_model": "", "format": kind, **unknown}
+    return {"parent_model": "" if adapter is None else context.model_name, "format": kind, **unknown}
+
+
+def _adapter(context: ApiContext, name: str) -> Adapter | None:
+    return context.adapters.loaded.get(name.removesuffix(LATEST))
 
 
 def _size(context: ApiContext) -> int:
@@ -98,6 +105,9 @@ def _size(context: ApiContext) -> int:
 
 def _digest(context: ApiContext, name: str) -> str:
     # Of the name and the path alone: no client benefits from reading gigabytes of weights for it.
+    adapter = _adapter(context, name)
+    if adapter is not None:
+        return adapter.digest
     return hashlib.sha256(f"{name}\n{context.model_path}".encode()).hexdigest()
 
 

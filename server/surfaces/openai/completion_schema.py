@@ -85,6 +85,7 @@ class CompletionRequest(ConstraintFields, SamplingFields):
             Texts(self.prompt, echo=self.echo is True, suffix=self.suffix or ""),
             self.sampling(),
             model=self.model,
+            lora=self.lora_path,
             max_tokens=self.max_tokens,
             default_max_tokens=DEFAULT_MAX_TOKENS,
             logprobs=self.most_logprobs(self.logprobs),

@@ -69,7 +69,7 @@ class _CompletionAnswer:
     framing = EVENTS
 
     def __init__(self, context: ApiContext, body: CompletionRequest) -> None:
-        self._frame = Frame.new(context, "cmpl", "text_completion")
+        self._frame = Frame.new(context, body, "cmpl", "text_completion")
         self._names = TokenNames(context.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self._hidden = hidden_tokens(context, skip_special_tokens=body.skip_special_tokens is not False)
         self._choices: list[_Choice] = []

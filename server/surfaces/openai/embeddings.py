@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.answer_size import AnswerSize
+from numaserve.server.generation.chosen import answering_name
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.embedding import (
     check_embeds,
@@ -40,7 +41,7 @@ def embeddings_router(context: ApiContext) -> APIRouter:
             purpose = check_embeds(context, body.dimensions, body.form)
         asked, request_id = body.asked(purpose.settings), record_of(request).request_id
         ends = await ends_of(context, request, asked, request_id, _size(purpose, body))
-        return await answer_in_pieces(_pieces(context.model_name, purpose, body, ends))
+        return await answer_in_pieces(_pieces(answering_name(context, body.model), purpose, body, ends))
 
     return router
 

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import msgspec
+from numaserve.server.generation.chosen import answering_name
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation, Usage
 from numaserve.server.http.errors import ApiError
@@ -40,9 +41,10 @@ class Frame:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def new(cls, context: ApiContext, prefix: str, kind: str) -> Frame:
-        """Return a frame with a new id, which starts with `prefix`."""
-        return cls(f"{prefix}-{uuid.uuid4().hex}", kind, context.model_name, context.system_fingerprint)
+    def new(cls, context: ApiContext, body: SamplingFields, prefix: str, kind: str) -> Frame:
+        """Return a frame for the answer to `body`, with a new id, which starts with `prefix`."""
+        model = answering_name(context, body.model, body.lora_path)
+        return cls(f"{prefix}-{uuid.uuid4().hex}", kind, model, context.system_fingerprint)
 
     def wrap(self, choices: list[dict[str, object]], **more: object) -> dict[str, object]:
         """Return the JSON object of an answer, or of one chunk."""

@@ -114,6 +114,9 @@ class SamplingFields(Strict):
     priority: Priority | None = None
     """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
+    lora_path: ShortText | None = None
+    """Extension: name of a loaded LoRA adapter, as in SGLang; `model` can name the adapter instead."""
+
     # No effect on the result.
     user: ShortText | None = None
     """No effect."""
@@ -142,7 +145,6 @@ class SamplingFields(Strict):
     logits_processors: Annotated[Neutral, neutral([])] = None
     custom_logit_processor: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None
-    lora_path: Annotated[Neutral, neutral()] = None
     session_params: Annotated[Neutral, neutral()] = None
     kv_transfer_params: Annotated[Neutral, neutral()] = None
     prompt_embeds: Annotated[Neutral, neutral()] = None

@@ -85,6 +85,8 @@ class SGLangGenerateRequest(Strict):
     group of API keys."""
     priority: Priority | None = None
     """Priority among the client's own requests; higher numbers start first, as in SGLang; 0 unless set."""
+    lora_path: ShortText | None = None
+    """Name of a loaded LoRA adapter for all prompts; `model` can name the adapter instead."""
 
     input_embeds: Annotated[Neutral, neutral()] = None
     image_data: Annotated[Images, images_of("image_data")] | None = None
@@ -93,7 +95,6 @@ class SGLangGenerateRequest(Strict):
     audio_data: Annotated[Neutral, neutral([], media="audio")] = None
     video_data: Annotated[Neutral, neutral([], media="videos")] = None
     modalities: Annotated[Neutral, neutral([])] = None
-    lora_path: Annotated[Neutral, neutral()] = None
     custom_logit_processor: Annotated[Neutral, neutral()] = None
     session_params: Annotated[Neutral, neutral()] = None
     return_hidden_states: Annotated[Neutral, neutral(False)] = None
@@ -147,6 +148,7 @@ class SGLangGenerateRequest(Strict):
             self._texts(),
             self.parameters.sampling(self.cache_salt),
             model=self.model,
+            lora=self.lora_path,
             max_tokens=self.parameters.max_new_tokens,
             default_max_tokens=DEFAULT_MAX_NEW_TOKENS,
             logprobs=(self.top_logprobs_num or 0) if self.return_logprob else -1,

@@ -147,13 +147,13 @@ async def test_sequences_that_have_ended_are_gone_without_a_collection_of_garbag
 async def test_a_new_field_of_a_request_reaches_the_sequence(masked: bool) -> None:
     @dataclass(frozen=True)
     class Extended(Request):
-        adapter: str = ""
+        flavour: str = ""
 
     def matcher() -> TokenMatcher:
         raise AssertionError
 
     run = Run()
-    asked = Extended("id", [1, 2], SamplingParams(), 8, matcher=matcher if masked else None, adapter="x")
+    asked = Extended("id", [1, 2], SamplingParams(), 8, matcher=matcher if masked else None, flavour="x")
     stream = run.live.add([asked], now=0.0)
     (sequence,) = run.scheduler.waiting
     assert sequence.request == replace(asked, sampling=SamplingParams(masked=masked))

@@ -29,7 +29,7 @@ class ChatAnswer:
 
     def __init__(self, context: ApiContext, body: ChatRequest) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._frame = Frame.new(context, "chatcmpl", kind)
+        self._frame = Frame.new(context, body, "chatcmpl", kind)
         self._names = TokenNames(context.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self._choices = body.n or 1
         self._with_logprobs = body.logprobs is True

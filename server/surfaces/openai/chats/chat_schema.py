@@ -113,6 +113,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
             self._chat(),
             self.sampling(),
             model=self.model,
+            lora=self.lora_path,
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             logprobs=self.most_logprobs((self.top_logprobs or 0) if self.logprobs else None),
             prompt_logprobs=self.prompt_logprobs is not None,

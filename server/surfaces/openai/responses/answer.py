@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi.responses import Response
+from numaserve.server.generation.chosen import answering_name
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation, Usage
 from numaserve.server.http.errors import ApiError
@@ -45,7 +46,7 @@ class ResponseAnswer:
             "id": self.id,
             "object": "response",
             "created_at": int(time.time()),
-            "model": context.model_name,
+            "model": answering_name(context, body.model),
             **_echoed(body),
         }
 

@@ -1,0 +1,1 @@
+"""The LoRA adapters of a server: places on the ranks, names in requests, loading and unloading."""

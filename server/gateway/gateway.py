@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Request
 from numaserve.server.app.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.engine.types import EngineError
+from numaserve.server.gateway.adapters import ADAPTER_ROUTES, ordered_model
 from numaserve.server.gateway.asking import Ask, Question, first_that_knows, gathered, summed
 from numaserve.server.gateway.bodies import decoded
 from numaserve.server.gateway.cut_off import last_event
@@ -16,6 +17,7 @@ from numaserve.server.gateway.own_routes import OwnRoutes
 from numaserve.server.gateway.passing import IDLE_CONNECTIONS, AnswerCutOff, Headers, pass_on
 from numaserve.server.generation.served_names import LATEST
 from numaserve.server.http.access_log import record_of
+from numaserve.server.http.auth.admin import check_admin
 from numaserve.server.http.auth.passed_clients import PASSED_HEADER, passed_header
 from numaserve.server.http.auth.peers import client_at
 from numaserve.server.http.body.names_model import NamesModel
@@ -98,7 +100,10 @@ class Gateway:
         await error_of(request.scope, error)(request.scope, request.receive, send)
 
     async def _pass_on(self, request: Request, body: bytes, send: Send, client: bytes) -> None:
-        fleet, name = self.routes.fleet, await self._meant(request, body)
+        name = await (self._meant_for_adapter if request.scope["path"] in ADAPTER_ROUTES else self._meant)(
+            request, body
+        )
+        fleet = self.routes.fleet
         record_of(request).model = name
         # A request without a body only queries, which is no reason to load a model.
         left = record_of(request).time_left
@@ -118,10 +123,16 @@ class Gateway:
         if given is None:
             return self.default
         names = self.routes.names
-        name = names.get(given) or names.get(given.removesuffix(LATEST))
+        name = names.get(given) or names.get(given.removesuffix(LATEST)) or await self.routes.adapters.model_of(given)
         if name is None:
             raise model_not_found(given, names)
         return name
+
+    async def _meant_for_adapter(self, request: Request, body: bytes) -> str:
+        """Return the model of a load or an unload of an adapter. Permission is checked before anything else."""
+        routes, headers = self.routes, request.scope["headers"]
+        check_admin("Loading and unloading LoRA adapters", routes.keys, headers, is_local=routes.is_local)
+        return await ordered_model(routes.adapters, body, routes.names, self.default)
 
     async def _named_in(self, body: bytes) -> str | None:
         if len(body) > INLINE_BYTES:
@@ -135,7 +146,7 @@ class Gateway:
         """Return the header value that identifies a request's client to the model process."""
         keys, headers = self.routes.keys, request.scope["headers"]
         if keys is None:
-            return passed_header(client_at(request.scope.get("client")))
+            return passed_header(client_at(request.scope.get("client")), is_local=self.routes.is_local)
         return passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
 
 

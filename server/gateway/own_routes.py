@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
+from numaserve.server.gateway.adapters import Adapters
 from numaserve.server.gateway.asking import Question, answers
 from numaserve.server.gateway.bodies import decoded
 from numaserve.server.gateway.description import described
 from numaserve.server.gateway.models.fleet import Fleet
 from numaserve.server.gateway.models.metrics import FleetMetrics
 from numaserve.server.gateway.models.waiting import not_loadable
+from numaserve.server.generation.served_names import LATEST
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.auth.admin import check_admin
 from numaserve.server.http.auth.keys import Callers
@@ -73,6 +75,7 @@ class OwnRoutes:
     is_local: bool
     metrics: FleetMetrics
     version: str
+    adapters: Adapters
     ui: bool = True  # serve the page of GET /ui
     root_path: str = ""  # under which a proxy shows the server
     created: int = field(default_factory=lambda: int(time.time()))
@@ -146,12 +149,24 @@ class OwnRoutes:
         return json_response({"version": OLLAMA_VERSION})
 
     async def _list(self, request: Request) -> Response:
-        return models_answer(request, [self._described(name) for name in self.names])
+        return models_answer(request, await until_disconnect(request, self._all()))
 
     async def _model(self, request: Request) -> Response:
-        name = self._known(request.scope["path"].removeprefix(_ONE_MODEL))
-        record_of(request).model = self.names[name]
+        name = request.scope["path"].removeprefix(_ONE_MODEL)
+        if name not in self.names:
+            for each in await until_disconnect(request, self._all()):
+                if each["id"] == name.removesuffix(LATEST):
+                    return model_answer(request, each)
+        record_of(request).model = self.names[self._known(name)]
         return model_answer(request, self._described(name))
+
+    async def _all(self) -> list[dict[str, object]]:
+        """Return the models and their adapters."""
+        adapters = await self.adapters.listed()
+        return [self._described(name) for name in self.names] + [
+            self._described(model) | {"id": name, "root": path, "parent": model}
+            for name, (model, path) in adapters.items()
+        ]
 
     async def _load(self, request: Request) -> Response:
         name = await self._ordered(request)

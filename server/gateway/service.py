@@ -16,6 +16,7 @@ from numaserve.server.connection.bounds import ConnectionLimits
 from numaserve.server.connection.descriptors import check_descriptors
 from numaserve.server.connection.listen import Listener
 from numaserve.server.dispatch.directory import SocketDirectory
+from numaserve.server.gateway.adapters import Adapters
 from numaserve.server.gateway.app import with_layers
 from numaserve.server.gateway.gateway import Gateway
 from numaserve.server.gateway.models.fleet import Fleet
@@ -134,6 +135,7 @@ class _Life:
             is_local=all(each.is_local for each in self._listeners),
             metrics=metrics,
             version=installed_version(),
+            adapters=Adapters(fleet, _adapters(self._models)),
             ui=self._config.ui,
             root_path=self._config.root_path or "",
         )
@@ -216,3 +218,12 @@ def _names(models: ModelsFile) -> dict[str, str]:
     for name, spec in models.models.items():
         names |= dict.fromkeys(spec.config.served_model_name or (), name)
     return names
+
+
+def _adapters(models: ModelsFile) -> dict[str, dict[str, str]]:
+    """Return the paths of the adapters that each model is started with, by name, of models with memory for some."""
+    return {
+        name: {each.name: str(each.path) for each in spec.config.lora or ()}
+        for name, spec in models.models.items()
+        if spec.config.lora_places
+    }

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from numaserve.server.metrics.series import Series
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 
 class AdapterFamilies:
@@ -16,16 +16,14 @@ class AdapterFamilies:
             Gauge, "numaserve_lora_places", "LoRA adapters that have memory, loaded or not (--max-loras)."
         )
         self.requests = series.removable(
-            Counter, "numaserve_lora_requests_total", "Ended sequences of a LoRA adapter.", "adapter"
+            "numaserve_lora_requests_total", "Ended sequences of a LoRA adapter.", "adapter"
         )
         self.prompt_tokens = series.removable(
-            Counter,
             "numaserve_lora_prompt_tokens_total",
             "Prompt tokens of a LoRA adapter's ended sequences.",
             "adapter",
         )
         self.generation_tokens = series.removable(
-            Counter,
             "numaserve_lora_generation_tokens_total",
             "Generated tokens of a LoRA adapter's ended sequences.",
             "adapter",

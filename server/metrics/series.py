@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
@@ -10,15 +10,15 @@ Kind = TypeVar("Kind", Counter, Gauge, Histogram, Info)
 Value = TypeVar("Value", bound=str)
 
 
-class Removable(Generic[Kind]):
-    """A metric with a series for every value that is requested, until the series is removed."""
+class RemovableCounter:
+    """A counter with a series for every value that is requested, until the series is removed."""
 
-    def __init__(self, metric: Kind, labels: Mapping[str, str], label: str) -> None:
+    def __init__(self, metric: Counter, labels: Mapping[str, str], label: str) -> None:
         self._metric = metric
         self._labels = labels
         self._label = label
 
-    def series(self, value: str) -> Kind:
+    def series(self, value: str) -> Counter:
         """Return the series of a value."""
         return self._metric.labels(**self._labels, **{self._label: value})
 
@@ -64,7 +64,7 @@ class Series:
         metric = kind(name, text, (*self._labels, label), registry=self._registry, **options)
         return lambda value: metric.labels(**self._labels, **{label: value})
 
-    def removable(self, kind: type[Kind], name: str, text: str, label: str) -> Removable[Kind]:
-        """Return a metric like that of `by`, whose series can be removed."""
-        metric = kind(name, text, (*self._labels, label), registry=self._registry)
-        return Removable(metric, self._labels, label)
+    def removable(self, name: str, text: str, label: str) -> RemovableCounter:
+        """Return a counter like that of `by`, whose series can be removed."""
+        metric = Counter(name, text, (*self._labels, label), registry=self._registry)
+        return RemovableCounter(metric, self._labels, label)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
+from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
@@ -27,7 +28,7 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.images import make_vision
-from numaserve.server.service.model.model_argument import served_name
+from numaserve.server.service.model.model_argument import served_name, served_names
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec
@@ -66,11 +67,12 @@ class Checked:
     reasoning_format: ReasoningFormat | None
     response_template: ResponseTemplate | None
     key_sources: KeySources
+    adapters: Adapters | None = None  # None: the server has memory for no adapter
 
     @property
     def names(self) -> tuple[str, ...]:
         """The model's names in the API; answers and metrics use the first."""
-        return self.config.served_model_name or (served_name(self.config.model, self.path),)
+        return served_names(self.config, self.path)
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ def make_engine(
     *,
     link: GatewayLink | None = None,
     store: ImageStore | None = None,
+    adapters: Adapters | None = None,
 ) -> Engine:
     """Return the engine, not yet started. `worker_command` is the command of a worker; workers read images from the
     `store`."""
@@ -133,6 +136,7 @@ def make_engine(
         board_factory,
         partial(create_progress_board, world_size),
         inherited_fd=-1 if link is None else link.lifeline_fd,
+        adapters=tuple if adapters is None else adapters.at_launch,
     )
     return Engine(
         EngineConfig(
@@ -153,6 +157,7 @@ def make_engine(
         checked.metrics,
         callbacks=callbacks,
         trace=trace,
+        adapters=adapters,
     )
 
 
@@ -217,6 +222,9 @@ def make_http_server(
         response_template=checked.response_template,
         purpose=checked.purpose,
         vision=vision,
+        adapters=checked.adapters or Adapters(),
+        lora_root=config.lora_root,
+        is_local=all(each.is_local for each in listeners),
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

@@ -34,9 +34,11 @@ from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.images import check_special_tokens, create_image_store
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
+from numaserve.server.service.model.adapters import find_adapters
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.model.model_argument import served_names
 from numaserve.server.service.model.purpose import find_purpose
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.process.ending import end_process
@@ -92,6 +94,7 @@ def _check(started: Started) -> Checked:
     machine = read_topology()
     deployment = make_deployment(options, model, machine)
     check_checkpoint(files, model)
+    adapters = find_adapters(config, served_names(config, path), model, deployment.launches[0].settings)
     if options.draft is not None:
         check_checkpoint(open_model(Path(options.draft.model)), options.draft.config)
     if config.draft_model is not None and options.draft is None:
@@ -135,6 +138,7 @@ def _check(started: Started) -> Checked:
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),
         responses,
         started.key_sources,
+        adapters,
     )
 
 
@@ -158,7 +162,16 @@ class Service:
         self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
         self._images = None if checked.images is None else create_image_store(checked.config, checked.images)
-        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, link=link, store=self._images)
+        self._engine = make_engine(
+            checked,
+            callbacks,
+            worker_command,
+            kv_feed,
+            trace,
+            link=link,
+            store=self._images,
+            adapters=checked.adapters,
+        )
         self._traced = trace is not None
         self._link = link
         self._signals = StopSignals()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import uvloop
 from numaserve.server.connection.app_server import AppServer
+from numaserve.server.gateway.adapters import Adapters
 from numaserve.server.gateway.app import with_layers
 from numaserve.server.gateway.gateway import Gateway
 from numaserve.server.gateway.models.fleet import Fleet
@@ -66,6 +67,7 @@ def opened(tmp_path: Path) -> Open:
                 is_local=is_local,
                 metrics=metrics,
                 version="0",
+                adapters=Adapters(fleet),
                 ui=ui,
             )
             gateway = Gateway(routes, next(iter(residents)))

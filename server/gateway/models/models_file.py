@@ -148,7 +148,7 @@ def read_models_file(path: Path, max_loaded: int | None = None) -> ModelsFile:
 def _check_names(models: Mapping[str, ModelSpec], path: Path) -> None:
     owner = {name: name for name in models}
     for name, spec in models.items():
-        for other in spec.config.served_model_name or ():
+        for other in (*(spec.config.served_model_name or ()), *(each.name for each in spec.config.lora or ())):
             if owner.setdefault(other, name) != name:
                 raise OperatorError(
                     f"{path}: '{other}' is a name of both '{name}' and '{owner[other]}': remove one of the two"

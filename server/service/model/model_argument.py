@@ -1,6 +1,8 @@
-"""The default name of a model in the API."""
+"""The names of a model in the API."""
 
 from pathlib import Path
+
+from numaserve.server.config.serve import ServeConfig
 
 DEMO = "demo"
 DEMO_NAME = "SmolLM2-135M-Instruct"
@@ -16,3 +18,8 @@ def served_name(argument: str, path: Path) -> str:
     if Path(argument).expanduser().exists():
         return path.stem if path.suffix == ".gguf" else path.resolve().name
     return argument
+
+
+def served_names(config: ServeConfig, path: Path) -> tuple[str, ...]:
+    """Return the names of the model found at `path`; answers and metrics use the first."""
+    return config.served_model_name or (served_name(config.model, path),)

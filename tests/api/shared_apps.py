@@ -18,9 +18,12 @@ from pydantic.fields import FieldInfo
 # The fields of a context that an application reads at each request alone, or means nothing by, as `created`, or for an
 # object that is renewed, as `vision`.
 READ_LATER = {
+    "adapters",
     "created",
     "engine",
+    "is_local",
     "log_prompts",
+    "lora_root",
     "metrics",
     "purpose",
     "reasoning_format",

@@ -22,11 +22,14 @@ from numaserve.workers.interface.protocol import (
     PAGE_SIZE,
     PROTOCOL_VERSION,
     TO_BE_DRAFTED,
+    AdapterLoaded,
     Ceilings,
     Failure,
     FromWorker,
     Launch,
+    LoadAdapter,
     LoadProgress,
+    LoraAdapter,
     OperationProfile,
     OperationTerms,
     ProfileRequest,
@@ -56,9 +59,10 @@ LATE_NAN_TOKEN = 8  # the same, from the third position after it on
 PAGE_BYTES = 4 * PAGE_SIZE
 
 
-def next_token(context: bytes, sampling: SamplingParams) -> int:
-    """The token after `context` (token ids as native 32-bit integers)."""
+def next_token(context: bytes, sampling: SamplingParams, adapter: str = "") -> int:
+    """The token after `context` (token ids as native 32-bit integers), with the adapter of that digest."""
     seed = sampling.seed if sampling.temperature > 0 else 0
+    seed += zlib.crc32(adapter.encode())
     token = FIRST_TOKEN + zlib.crc32(context, seed & 0xFFFFFFFF) % (VOCAB - FIRST_TOKEN)
     while token in sampling.suppress and len(context) // 4 < sampling.min_position:
         token = FIRST_TOKEN + (token + 1 - FIRST_TOKEN) % (VOCAB - FIRST_TOKEN)
@@ -66,12 +70,16 @@ def next_token(context: bytes, sampling: SamplingParams) -> int:
 
 
 def expected_tokens(
-    prompt: list[int], sampling: SamplingParams, count: int, allowed: Callable[[list[int]], set[int]] | None = None
+    prompt: list[int],
+    sampling: SamplingParams,
+    count: int,
+    allowed: Callable[[list[int]], set[int]] | None = None,
+    adapter: str = "",
 ) -> list[int]:
     """What a right server samples after `prompt`, whatever else it is doing. `allowed`: what may follow an output."""
     tokens = array("i", prompt)
     for _ in range(count):
-        token = next_token(tokens.tobytes(), sampling)
+        token = next_token(tokens.tobytes(), sampling, adapter)
         tokens.append(token if allowed is None else allowed_token(token, allowed(list(tokens[len(prompt) :]))))
     return list(tokens[len(prompt) :])
 
@@ -97,7 +105,8 @@ def profile_of(request: ProfileRequest, rank: int, steps: int) -> RankProfile:
 
 
 class Slot:
-    def __init__(self, sampling: SamplingParams, pages: list[int]) -> None:
+    def __init__(self, sampling: SamplingParams, pages: list[int], adapter: int) -> None:
+        self.adapter = adapter
         self.sampling = sampling
         self.pages = pages
         self.sampled = -1
@@ -112,6 +121,7 @@ class FakeModel:
         self._mask_grace_s = launch.mask_grace_s
         self._kv = bytearray(launch.capacity.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
+        self.adapters = {0: ""}  # digests, by number
         self._max_slots = launch.capacity.max_slots
         self._continuations = Continuations(reads_drafts=True)
 
@@ -160,7 +170,7 @@ class FakeModel:
 
     def _one(self, seq: SeqPlan, step_id: int, behind: int = 0) -> SeqResult:
         if seq.init is not None:
-            self._slots[seq.slot] = Slot(seq.init.sampling, list(seq.pages))
+            self._slots[seq.slot] = Slot(seq.init.sampling, list(seq.pages), seq.init.adapter)
         else:
             self._slots[seq.slot].pages += seq.pages
         slot = self._slots[seq.slot]
@@ -180,7 +190,8 @@ class FakeModel:
         nan = spoiled and (seq.sample or bool(echoed))
         if not seq.sample:
             return SeqResult(prompt_logprobs=echoed, nan=nan)
-        slot.sampled = self._script.next_token(known) if self._script else next_token(context, slot.sampling)
+        adapter = self.adapters[slot.adapter]  # one that is not loaded is an error of the front end
+        slot.sampled = self._script.next_token(known) if self._script else next_token(context, slot.sampling, adapter)
         reads_mask = slot.sampling.masked and self._board and not self._script
         allowed, late = self._allowed(step_id, seq.slot + behind * self._max_slots) if reads_mask else (None, False)
         if allowed:
@@ -210,11 +221,15 @@ class Worker:
             os.fstat(launch.ring_fd)  # it has been inherited
         self.load()
         model = FakeModel(launch, nan=self.options.nan, script=self.options.script)
+        adapters = [self.load_adapter(model, each.number, each, loading=True) for each in launch.adapters]
         terms = [OperationTerms("linear", row_flops=1e8)] if self.options.terms else []
-        self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0, terms=terms))
+        self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0, terms=terms, adapters=adapters))
         self.send(WorkerStats(self.rank, 1500 + self.rank, 0))
         count = 0
-        while isinstance(plan := self.receive(), StepPlan | ProfileRequest):
+        while isinstance(plan := self.receive(), StepPlan | ProfileRequest | LoadAdapter):
+            if isinstance(plan, LoadAdapter):
+                self.send(self.load_adapter(model, plan.request_id, plan.adapter))
+                continue
             if isinstance(plan, ProfileRequest):
                 if not self.options.no_profile:
                     profile = profile_of(plan, self.rank, count)
@@ -235,6 +250,20 @@ class Worker:
             self.send(StepResult(plan.step_id, self.rank, answer, elapsed, elapsed // 10, elapsed, model.mask_wait_ns))
         if self.options.slow_end:
             time.sleep(3600)
+
+    def load_adapter(
+        self, model: FakeModel, request_id: int, adapter: LoraAdapter, *, loading: bool = False
+    ) -> AdapterLoaded:
+        """Load an adapter, whose path may say what goes wrong at the rank with faults."""
+        if self.options.adapter_ms:
+            time.sleep(self.options.adapter_ms / 1000)
+        model.adapters.pop(adapter.number, None)
+        if self.faulty and "dies" in adapter.path:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.faulty and ("refused" in adapter.path or (loading and "gone" in adapter.path)):
+            return AdapterLoaded(self.rank, request_id, 0, "no memory for it")
+        model.adapters[adapter.number] = adapter.digest
+        return AdapterLoaded(self.rank, request_id, 7)
 
     def load(self) -> None:
         options = self.options
@@ -307,6 +336,7 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--lifeline-fd", type=int, required=True)
     parser.add_argument("--step-ms", type=float, default=0.0)
+    parser.add_argument("--adapter-ms", type=float, default=0.0, help="take such a time to load an adapter")
     parser.add_argument("--fault-rank", type=int, default=-1, help="only this rank commits the faults")
     parser.add_argument("--once", type=Path, default=None)
     parser.add_argument("--fail-load", default="")

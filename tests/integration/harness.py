@@ -16,6 +16,7 @@ import msgspec
 import uvicorn
 import uvloop
 from fake_worker import VOCAB
+from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.answers.formats import reasoning_format, tool_format
 from numaserve.server.app.application import ApiContext, ApiLimits, create_app
 from numaserve.server.config.option_types import DrafterName
@@ -71,6 +72,8 @@ class Options:
     drafters: Drafters | None = None
     worker_drafter: str | None = None
     counted_drafters: tuple[DrafterName, ...] = ()  # in /metrics
+    adapters: Adapters | None = None
+    lora_root: Path | None = None
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -119,6 +122,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
                 options.ring_factory,
                 [*options.command, *options.faults],
                 lambda: create_mask_board(mask_rows(options.running), VOCAB),
+                adapters=tuple if options.adapters is None else options.adapters.at_launch,
             ),
             options.policy,
         ),
@@ -126,6 +130,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         options.tokenizer,
         metrics,
         callbacks=callbacks,
+        adapters=options.adapters,
     )
 
 
@@ -187,6 +192,9 @@ async def serving(options: Options) -> AsyncIterator[Server]:
         version="0",
         limits=ApiLimits(context_length=options.context, vocab_size=VOCAB),
         takes_predictions=True,
+        adapters=options.adapters or Adapters(),
+        lora_root=options.lora_root,
+        is_local=True,
         tool_format=tool_format(None, options.tokenizer.chat_template),
         reasoning_format=reasoning_format(None, options.tokenizer.chat_template),
     )

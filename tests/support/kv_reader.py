@@ -1,17 +1,18 @@
 """A reader of KV events as others write them: vLLM's published schema, and an index of what is cached."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import ModuleType
 
 import msgspec
 import zmq
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.keys import contents_of
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 
 END = (-1).to_bytes(8, "big", signed=True)
-Block = tuple[object, ...]  # tokens, and then what vLLM calls extra keys
+Block = tuple[object, ...]  # the adapter's name, if there is one; tokens, and then what vLLM calls extra keys
 Prefix = tuple[Block, ...]  # block by block
 
 
@@ -76,7 +77,7 @@ class Index:
 
     def _store(self, event: BlockStored) -> None:
         told = {name for name in event.__struct_fields__ if getattr(event, name) is not None}
-        assert told - {"parent_block_hash", "extra_keys"} == {"block_hashes", "token_ids", "block_size"}
+        assert told - {"parent_block_hash", "extra_keys", "lora_name"} == {"block_hashes", "token_ids", "block_size"}
         extra_keys = getattr(event, "extra_keys", None) or [None] * len(event.block_hashes)
         assert len(extra_keys) == len(event.block_hashes)
         assert len(event.token_ids) == len(event.block_hashes) * event.block_size
@@ -85,7 +86,8 @@ class Index:
             assert parent is None or parent in self.blocks
             assert block not in self.blocks
             tokens = event.token_ids[index * event.block_size : (index + 1) * event.block_size]
-            self.blocks[block] = (parent, (*tokens, *map(_as_tuple, extra_keys[index] or ())))
+            adapter = () if event.lora_name is None else (event.lora_name,)
+            self.blocks[block] = (parent, (*adapter, *tokens, *map(_as_tuple, extra_keys[index] or ())))
             parent = block
 
     def _prefix(self, block: int) -> Prefix:
@@ -147,9 +149,11 @@ class Subscriber:
             self.next += 1
 
 
-def told_prefixes(tree: RadixTree, anchors: Anchors | None = None) -> set[Prefix]:
-    """The prefixes that events should have reported: all that can be found in the common scope, and reused."""
+def told_prefixes(tree: RadixTree, anchors: Anchors | None = None, withdrawn: Collection[Adapter] = ()) -> set[Prefix]:
+    """The prefixes that events should have reported: all that can be found in public scopes, and reused, but for those
+    of adapters that serve their last requests."""
     found = {node for node in tree.nodes() if node.scope.public and not node.hidden}
+    found = {node for node in found if node.scope.adapter not in withdrawn}
     if anchors is not None:
         found = {above for node in found if anchors.at(node) is not None for above in _from_root(node)}
     return {_path(node) for node in found if node.parent is not None}
@@ -164,6 +168,7 @@ def _path(node: Node) -> Prefix:
     steps: list[Block] = []
     while node.parent is not None:
         tokens = (0 if isinstance(each, bytes) else each for each in node.key)
-        steps.insert(0, (*tokens, *contents_of(node.key)))
+        adapter = () if node.scope.adapter is None else (node.scope.adapter.name,)
+        steps.insert(0, (*adapter, *tokens, *contents_of(node.key)))
         node = node.parent
     return tuple(steps)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from numaserve.server.kv_events.history import History
 from numaserve.server.kv_events.publisher import Publisher
 from numaserve.server.kv_events.wire import encode
 from numaserve.server.scheduler.cache.keys import Content, content_key
@@ -60,6 +61,16 @@ def test_the_messages_are_vllms_with_every_field_written() -> None:
         ],
         0,
     ]
+
+
+def test_pages_of_an_adapter_have_its_name_and_no_extra_keys_and_a_late_reader_learns_the_name() -> None:
+    stored = PagesStored(None, [7], [1, 2], adapter="sql")
+    history = History(PAGE, limit=1)
+    for event in (stored, PagesRemoved([9])):
+        history.add(encode([event], PAGE, 12.5))
+    for payload in (encode([stored], PAGE, 12.5), dict(history.since(0, 12.5))[0]):
+        message = msgspec.msgpack.decode(payload)[1][-1]
+        assert (message["lora_name"], message["lora_id"], "extra_keys" in message) == ("sql", None, False)
 
 
 def test_images_of_a_block_are_its_extra_keys_and_text_has_none() -> None:

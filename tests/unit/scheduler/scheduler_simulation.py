@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from msgspec import UNSET
 from msgspec.structs import replace
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
@@ -63,6 +64,7 @@ class Request:
     drafters: frozenset[str] | None = None
     pictures: Mapping[int, int] = field(default_factory=dict)  # of tiles, by their first positions
     rows_per_tile: int = 0
+    adapter: Adapter | None = None
 
     received: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -71,10 +73,14 @@ class Request:
     def __post_init__(self) -> None:
         self.truth = list(self.prompt)  # prompt, every token that may be sampled, and one more
         self.digests: list[int] = []
-        self.tiles: dict[int, Hashable] = {start: (self.scope, picture) for start, picture in self.pictures.items()}
+        self.tiles: dict[int, Hashable] = {
+            start: (self.scope.without_adapter, picture) for start, picture in self.pictures.items()
+        }
         of_tiles = [(start, row) for start in self.pictures for row in range(self.rows_per_tile)]
         rows = {start + row: (self.pictures[start], row) for start, row in of_tiles}
-        digest = hash(tuple(self.scope.digest.encode()))  # not of the string: that differs from process to process
+        load_id = 0 if self.adapter is None else self.adapter.load_id
+        # Not of the string: that differs from process to process.
+        digest = hash((load_id, *self.scope.digest.encode()))
         for position in range(len(self.prompt) + self.max_new_tokens):
             digest = hash((digest, rows.get(position, self.truth[position])))
             self.digests.append(digest)
@@ -83,7 +89,7 @@ class Request:
 
     @property
     def scope(self) -> CacheScope:
-        return CacheScope(self.client.cache_group, self.salt)
+        return CacheScope(self.client.cache_group, self.salt, self.adapter)
 
     def is_nan(self, position: int) -> bool:
         """Whether the logits of `position` are not numbers."""
@@ -108,6 +114,7 @@ class Request:
             priority=self.priority,
             drafters=self.drafters,
             images=images,
+            adapter=self.adapter,
         )
 
 
@@ -255,6 +262,7 @@ class SimulatedWorkers:
     def open_slot(self, plan: SeqPlan) -> Slot:
         if plan.init is not None:
             request = self.requests[plan.init.sampling.seed]
+            assert plan.init.adapter == (0 if request.adapter is None else request.adapter.number)
             assert plan.init.prompt_history == (request.prompt if request.penalties else [])
             self.slots[plan.slot] = Slot(request, [], None, list(plan.init.output_history))
         slot = self.slots[plan.slot]
@@ -323,6 +331,9 @@ class Service:
         self.tower_parts = tower_parts
         self.workers = SimulatedWorkers(config, self.requests, self.store, tower_parts)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
+        self.adapters: dict[str, Adapter] = {}
+        self.draining: list[Adapter] = []  # withdrawn, with requests left
+        self.loads = 0
 
     def drafters(self, drafts: bool) -> Drafters | None:
         """The drafters of the front end; none of them if only the workers' draft model drafts."""
@@ -336,6 +347,22 @@ class Service:
         self.scheduler.add(request.sequence(request.placed(self.store)))
         self.requests[request.seed] = request
         return request
+
+    def reload(self, name: str, digest: str) -> Adapter:
+        """Serve other files, or the same, under the name of an adapter. Requests of the earlier load go on."""
+        if name in self.adapters:
+            self.draining.append(self.adapters[name])
+            self.scheduler.kv.withdraw(self.adapters[name])
+        self.loads += 1
+        self.adapters[name] = Adapter(name, "", self.loads, self.loads, digest, 8, 4)
+        return self.adapters[name]
+
+    def forget_drained(self) -> None:
+        """Forget the withdrawn adapters that no request uses."""
+        used = {each.request.adapter for each in self.scheduler.live.by_id.values()}
+        for adapter in [each for each in self.draining if each not in used]:
+            self.draining.remove(adapter)
+            self.scheduler.kv.forget_adapter(adapter)
 
     def schedule(self) -> StepPlan | None:
         plan = self.scheduler.schedule()
@@ -373,7 +400,8 @@ class Service:
         found = kv.tree.match_prefix(seq.request.scope, seq.keys, len(seq.keys) // size)
         reachable = found if kv.anchors is None else kv.anchors.deepest(found)
         assert NAN_TOKEN not in seq.tokens[: reachable.depth * size]
-        assert not any((seq.request.scope, each.tile.digest) in self.scheduler.features for each in seq.request.images)
+        scope = seq.request.scope.without_adapter
+        assert not any((scope, each.tile.digest) in self.scheduler.features for each in seq.request.images)
 
     def end(self, request: Request, reason: str) -> None:
         if self.scheduler.finish(str(request.seed)):

@@ -75,6 +75,8 @@ class RandomService(RuleBasedStateMachine):
     @initialize(config=configs, ahead=st.booleans(), drafts=st.booleans())
     def start(self, config: SchedulerConfig, ahead: bool, drafts: bool) -> None:
         self.service = self.make_service(config, ahead, drafts)
+        for name in ("one", "two"):
+            self.service.reload(name, "same")
 
     def make_service(self, config: SchedulerConfig, ahead: bool, drafts: bool) -> Service:
         return Service(config, ahead, drafts=drafts)
@@ -89,9 +91,13 @@ class RandomService(RuleBasedStateMachine):
         client=clients,
         priority=st.sampled_from([0, 0, 0, -3, 2, 1000]),
         shown=st.just([]) | pictures,
+        adapter=st.sampled_from(["", "", "one", "one", "two"]),
     )
-    def add(self, prompt: list[int], max_new_tokens: int, shown: list[tuple[int, int]], **options: object) -> None:
+    def add(
+        self, prompt: list[int], max_new_tokens: int, shown: list[tuple[int, int]], adapter: str, **options: object
+    ) -> None:
         config = self.service.config
+        options["adapter"] = self.service.adapters.get(adapter)
         if config.capacity.feature_tiles:
             prompt, options["pictures"] = with_pictures(prompt, shown, config.rows_per_tile)
         fits = len(prompt) + min(1, max_new_tokens) <= config.max_sequence_tokens
@@ -107,6 +113,14 @@ class RandomService(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         live = [request for request in self.service.requests.values() if not request.ends]
         self.service.end(data.draw(st.sampled_from(live)), "abort")
+
+    @rule(name=st.sampled_from(["one", "two"]), digest=st.sampled_from(["same", "same", "other"]))
+    def reload_adapter(self, name: str, digest: str) -> None:
+        self.service.reload(name, digest)
+
+    @rule()
+    def forget_adapters(self) -> None:
+        self.service.forget_drained()
 
     @rule(count=st.integers(1, 10))
     def run_steps(self, count: int) -> None:

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis.stateful import invariant
 from numaserve.server.kv_events.history import History
 from numaserve.server.kv_events.wire import encode
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
@@ -39,7 +40,8 @@ class ToldService(RandomService):
             payload = encode(events, page_size, 0.0)
             self.reader.apply(payload)
             self.history.add(payload)
-        prefixes = told_prefixes(self.service.scheduler.kv.tree, self.service.scheduler.kv.anchors)
+        kv = self.service.scheduler.kv
+        prefixes = told_prefixes(kv.tree, kv.anchors, self.service.draining)
         assert self.reader.prefixes() == prefixes
         if self.history.end % 2 * KEPT == 0:  # now it has missed none, now some, now more than are kept
             for number, payload in self.history.since(self.late_from, 0.0):
@@ -90,6 +92,38 @@ def test_a_page_has_the_same_digest_in_each_server_of_the_model_and_no_other_pag
     ]
     assert len(set(several)) == 6
     assert all(0 < each < 1 << 64 for each in several)
+
+
+def test_pages_of_an_adapter_agree_between_servers_and_collide_with_no_others() -> None:
+    def digest(adapter: Adapter | None) -> int:
+        log = KVEventLog("model")
+        insert(RadixTree(2, log), [(1, 2)], CacheScope(adapter=adapter))
+        [stored] = log.take()
+        assert isinstance(stored, PagesStored)
+        assert (stored.parent, stored.adapter) == (None, adapter and adapter.name)
+        return stored.digests[0]
+
+    def adapter(name: str, content: str, number: int = 1) -> Adapter:
+        return Adapter(name, f"/{number}", number, number, content, 8, 4)
+
+    assert digest(adapter("sql", "a", 1)) == digest(adapter("sql", "a", 2))
+    several = [None, adapter("sql", "a"), adapter("sql", "b"), adapter("law", "a")]
+    assert len({digest(each) for each in several}) == 4
+
+
+def test_pages_of_an_adapter_are_gone_when_the_next_load_has_its_name() -> None:
+    log = KVEventLog("model")
+    tree = RadixTree(2, log)
+    old, new = (Adapter("sql", "/", load, load, "same", 8, 4) for load in (1, 2))
+    last = insert(tree, [(1, 2)], CacheScope(adapter=old))
+    log.withdraw(old)
+    tree.withdraw(old)
+    tree.insert(last, (3, 4), 9)  # by a request that is still running
+    stored, removed = log.take()
+    assert isinstance(stored, PagesStored)
+    assert removed == PagesRemoved(stored.digests)
+    insert(tree, [(1, 2)], CacheScope(adapter=new))
+    assert log.take() == [stored]
 
 
 @pytest.mark.parametrize("scope", [CacheScope(salt="secret"), CacheScope("team"), CacheScope("team", "secret")])

@@ -10,13 +10,14 @@ from prometheus_client.metrics_core import Metric
 from tests.documentation.tables import code, table
 
 _OF_ALL = {"model_name", "engine", "le"}  # told once, above the table
-_OF_SERVER = {"rank", "key"}  # whose values are as many as there are workers, or keys
+# Whose values are as many as there are workers, keys or adapters.
+_OF_SERVER = {"rank", "key", "adapter", "max_lora", "running_lora_adapters", "waiting_lora_adapters"}
 _OF_LIBRARY = "process_"  # whose names and texts are not this project's
 _SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 def registry() -> CollectorRegistry:
-    """Return the metrics of a server whose model has recurrent layers and window tables, and reads images."""
+    """Return the metrics of a server whose model has recurrent layers, window tables and adapters, and reads images."""
     shown = Metrics("m")
     shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     shown.request_over_limit("alice")
@@ -25,6 +26,7 @@ def registry() -> CollectorRegistry:
     shown.snapshots(free=0, cached=0, active=0)
     shown.window_pages(free=0, cached=0, active=0)
     shown.anchors(hits=0, unanchored_tokens=0)
+    shown.adapters(["sql"], places=1)
     shown.images(found=0, computed=0, tower_seconds=0.0)
     return shown.registry
 

@@ -26,7 +26,7 @@ class ApiKey:
     name: str = ""  # for people; empty if the file names none
     weight: float = 1.0  # its share of a full server, relative to the weights of other keys
     limits: KeyLimits = UNLIMITED
-    admin: bool = False  # may load and unload models
+    admin: bool = False  # may load and unload models and adapters
     cache_group: str = ""  # keys with the same name share cached prefixes; empty: none named
 
 

@@ -185,6 +185,25 @@ def test_tiles_of_images_are_counted_where_the_model_reads_some(metrics: Metrics
     assert value(metrics, "numaserve_vision_tower_seconds_total") == 1.5
 
 
+def test_series_of_an_adapter_last_until_it_is_unloaded(metrics: Metrics) -> None:
+    assert "numaserve_lora_adapters" not in rendered(metrics)
+    metrics.adapters(["law", "sql"], places=4)
+    assert value(metrics, "numaserve_lora_adapters") == 2
+    assert value(metrics, "numaserve_lora_places") == 4
+    assert value(metrics, "numaserve_lora_requests_total", adapter="sql") == 0
+    metrics.adapter_finished("sql", prompt_tokens=5, generated=2)
+    counted = ("requests", "prompt_tokens", "generation_tokens")
+    assert [value(metrics, f"numaserve_lora_{name}_total", adapter="sql") for name in counted] == [1, 5, 2]
+    [info] = rendered(metrics)["vllm:lora_requests_info"].samples
+    assert info.labels == {"max_lora": "4", "running_lora_adapters": "law,sql", "waiting_lora_adapters": ""}
+    metrics.adapters(["law"], places=4)
+    metrics.adapter_gone("sql")
+    [info] = rendered(metrics)["vllm:lora_requests_info"].samples
+    assert info.labels["running_lora_adapters"] == "law"
+    assert [value(metrics, f"numaserve_lora_{name}_total", adapter="sql") for name in counted] == [None] * 3
+    assert value(metrics, "numaserve_lora_requests_total", adapter="law") == 0
+
+
 def test_images_are_counted_by_the_source_of_their_pixels_and_by_error_code(metrics: Metrics) -> None:
     assert "numaserve_image" not in rendered(metrics)
     metrics.image_found()

@@ -74,6 +74,8 @@ class Adapters:
         asked = {model: sessions[model] for model in self.at_start if model in sessions}
         found: dict[str, dict[str, str]] = {}
         for answer in await answers(asked.values(), Question(_LIST, [])):
+            if answer.status_code != 200:  # the model process is ending
+                continue
             listed = _lists.decode(answer.body).data
             adapters = {each.id: each.root for each in listed if each.parent is not None}
             found |= {each.id: adapters for each in listed if each.id in asked}

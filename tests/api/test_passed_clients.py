@@ -47,6 +47,15 @@ def test_without_keys_clients_are_told_apart_and_own_everything_together() -> No
     assert behind.client(headers) == Client("192.0.2.1")
     assert behind.owner(headers) == b""
     assert behind.account(headers).quota.has_rates is False
+    assert not behind.account(headers).admin
+    headers = [(PASSED_HEADER, passed_header(Client("127.0.0.1"), is_local=True))]
+    assert behind.account(headers).admin
+
+
+def test_rights_are_those_of_the_key_and_the_gateway_itself_has_none() -> None:
+    keys, behind = ApiKeys([ApiKey("user"), ApiKey("root", admin=True)]), PassedClients(lambda: 0.0)
+    assert [behind.account(passed(keys, key)).admin for key in ("user", "root")] == [False, True]
+    assert not behind.account([]).admin
 
 
 def test_what_the_gateway_itself_asks_for_is_nobodys() -> None:

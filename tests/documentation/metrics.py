@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from tests.documentation.tables import code, table
 
 _OF_ALL = {"model_name", "engine", "le"}  # told once, above the table
-# Whose values are as many as there are workers, keys or adapters.
+# Labels with a value for each worker, key or adapter.
 _OF_SERVER = {"rank", "key", "adapter", "max_lora", "running_lora_adapters", "waiting_lora_adapters"}
 _OF_LIBRARY = "process_"  # whose names and texts are not this project's
 _SUFFIX = {"counter": "_total", "info": "_info"}

@@ -50,6 +50,7 @@ def opened(tmp_path: Path) -> Open:
         drain_seconds: float = 5.0,
         is_local: bool = True,
         ui: bool = True,
+        loras: Mapping[str, Mapping[str, str]] | None = None,
     ) -> AsyncIterator[Opened]:
         notes = tmp_path / "notes"
         residents = {name: resident(name, notes, index, **each) for index, (name, each) in enumerate(models.items())}
@@ -67,7 +68,7 @@ def opened(tmp_path: Path) -> Open:
                 is_local=is_local,
                 metrics=metrics,
                 version="0",
-                adapters=Adapters(fleet),
+                adapters=Adapters(fleet, loras or {}),
                 ui=ui,
             )
             gateway = Gateway(routes, next(iter(residents)))

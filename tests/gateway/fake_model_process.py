@@ -3,7 +3,8 @@
 `model` in its options chooses the behaviour: `ready`, `never` (is never ready), `again` (is ready from its second start
 on), `late` (is ready once there is a file next to the notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf`
 (ignores the signal to end), `relapses` (exits with 2 at its second start), `parent` (has a worker, which ends when
-there is a file next to the notes), `knowing` (has what is asked of all), or `silent` (does not answer that). What it
+there is a file next to the notes), `knowing` (has what is asked of all), `adapted` (lists an adapter that was
+loaded later), or `silent` (does not answer that). What it
 notes is written to the file `notes` in the options, a line each.
 """
 
@@ -87,7 +88,7 @@ class FakeMember:
             writer.close()
 
     async def answer(self, path: str, line: str, headers: list, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if path.startswith("/echo"):
+        if path.startswith("/echo") or path.endswith("load_lora_adapter"):
             told = {"line": line, "headers": headers, "body": body.decode("latin-1"), "by": self.name}
             self.whole(writer, json.dumps(told).encode())
         elif path == "/blob":
@@ -113,6 +114,9 @@ class FakeMember:
             os.kill(os.getpid(), signal.SIGKILL)
         elif path in ASKED_OF_ALL:
             self.known(path, body, writer)
+        elif path == "/v1/models" and self.how == "adapted":
+            later = {"id": f"{self.name}-later", "parent": self.name, "root": "/later"}
+            self.whole(writer, json.dumps({"data": [{"id": self.name, "parent": None}, later]}).encode())
         elif path == "/metrics":
             self.whole(writer, f'# HELP x X\n# TYPE x gauge\nx{{model_name="{self.name}"}} 1\n'.encode())
         else:

@@ -166,3 +166,11 @@ async def test_requests_wait_for_the_model_only_at_a_socket_that_is_kept_open(ke
         finally:
             server.stop()
             await serving
+
+
+@pytest.mark.parametrize(("given", "places"), [({}, 0), ({"lora": ["a=/x", "b=/y"]}, 2), ({"max_loras": 3}, 3)])
+def test_adapters_have_memory_for_those_that_are_named_or_for_the_number_that_is_set(
+    given: dict[str, Any], places: int
+) -> None:
+    options = deployment_options(load_config({"model": "demo", **given}), Path("model"))
+    assert options.settings.max_loras == places

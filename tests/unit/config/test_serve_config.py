@@ -42,6 +42,20 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "mem_fraction_static": 1.5}, "mem_fraction_static must be above 0 and at most 0.98"),
         ({"model": "demo", "kv_cache_gib": float("nan")}, "kv_cache_gib must be above 0"),
         ({"model": "demo", "state_cache_gib": -1}, "state_cache_gib must be between 0 and 16384"),
+        ({"model": "demo", "lora": ["sql"]}, "lora \"['sql']\" has 'sql'. Write NAME=PATH, such as sql=/srv/loras/sql"),
+        ({"model": "demo", "lora": ["sql="]}, "lora \"['sql=']\" has no path for the adapter 'sql'. Write sql=PATH"),
+        (
+            {"model": "demo", "lora": ["a b=/x"]},
+            "lora \"['a b=/x']\" has the adapter name 'a b'. A name must have 1 to 128 letters",
+        ),
+        (
+            {"model": "demo", "lora": ["a=/x", "a=/y"]},
+            "lora \"['a=/x', 'a=/y']\" names the adapter 'a' twice. Give each adapter a name",
+        ),
+        (
+            {"model": "demo", "lora": ["a=/x", "b=/x"], "max_loras": 1},
+            "lora \"['a=/x', 'b=/x']\" names 2 adapters, and 'max_loras' is 1: raise",
+        ),
         ({"model": "demo", "log_level": "loud"}, "log_level must be 'debug', 'info', 'warning' or 'error'"),
         ({"model": "demo", "log_format": "xml"}, "log_format must be 'auto', 'text' or 'json', not 'xml'"),
         (
@@ -143,6 +157,8 @@ def test_a_mistake_in_the_file_is_one_line_naming_the_file(tmp_path: Path, text:
         ("dtype: bfloat16", "dtype", "bfloat16"),
         ("served-model-name: a", "served_model_name", ("a",)),
         ("served-model-name: [b, a, b]", "served_model_name", ("b", "a")),
+        ("lora-modules: [b=/x, a/c=y=z]", "lora", (("b", Path("/x")), ("a/c", Path("y=z")))),
+        ("loras: {b: /x, a/c: y}", "lora", (("b", Path("/x")), ("a/c", Path("y")))),
     ],
 )
 def test_the_file_may_have_the_names_of_other_servers(tmp_path: Path, text: str, key: str, value: object) -> None:

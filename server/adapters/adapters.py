@@ -163,9 +163,13 @@ class Adapters:
             async with self._turn:
                 adapter = await self._loaded(name, path, place)
         except BaseException as error:
+            is_lost = self._registry.is_replaced(name)
             self._registry.release(name, place)
             if isinstance(error, AdapterError):
                 _log.warning("the LoRA adapter %s was not loaded: %s", name, error)
+                if is_lost:
+                    message = f"{str(error).removesuffix('.')}. The earlier adapter '{name}' is not loaded any more."
+                    raise AdapterError(error.kind, message) from error
             raise
         self._registry.serve(place, adapter)
         _log.info("loaded the LoRA adapter %s of rank %d: %d matrices", name, adapter.rank, adapter.matrices)

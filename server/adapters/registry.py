@@ -61,6 +61,7 @@ class Registry:
         self._places = {number: Place(number) for number in range(1, places + 1)}
         self._served: dict[str, Adapter] = {}
         self._loading: set[str] = set()
+        self._replaced: set[str] = set()  # of `_loading`, those whose earlier adapter was withdrawn
         self._reserved = frozenset(reserved)
 
     @property
@@ -80,10 +81,7 @@ class Registry:
 
     def is_replaced(self, name: str) -> bool:
         """Return whether requests do not find the name at the moment, because a load replaces its adapter."""
-        return name in self._loading and any(
-            each.replaced and each.claimed and each.adapter is not None and each.adapter.name == name
-            for each in self._places.values()
-        )
+        return name in self._replaced
 
     def admits(self, adapter: Adapter) -> bool:
         """Return whether a request that found the adapter may use it: the adapter was not unloaded meanwhile."""
@@ -103,6 +101,7 @@ class Registry:
         elif name in self._served:
             place = self.withdraw(self._served[name], replaced=True)
             place.claimed = True
+            self._replaced.add(name)
             self._settle(place)
         else:
             raise AdapterError("full", self._full())
@@ -112,6 +111,7 @@ class Registry:
     def release(self, name: str, place: Place) -> None:
         """End a load that failed."""
         self._loading.discard(name)
+        self._replaced.discard(name)
         place.claimed = False
         if place.state == "loading":
             place.state = "free"
@@ -119,6 +119,7 @@ class Registry:
     def serve(self, place: Place, adapter: Adapter) -> None:
         """End a load: requests find the adapter. An earlier adapter of that name is withdrawn."""
         self._loading.discard(adapter.name)
+        self._replaced.discard(adapter.name)
         earlier = self._served.get(adapter.name)
         if earlier is not None:
             self.withdraw(earlier, replaced=True)

@@ -106,6 +106,8 @@ class _Many:
     async def _read(self) -> tuple[Asked, list[Prompt]]:
         asked = await self.inputs.read()
         self.adapter = adapter_of(self.context, asked)
+        if self.adapter is not None:
+            self.record.model = self.adapter.name
         if self.context.log_prompts:
             self.record.prompt = cast(Texts, asked.input).prompts
         prompts = await prompts_of(self.context, asked)

@@ -36,6 +36,8 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     _check_sequences(context, asked)
     _check_tools(context, asked)
     record = record_of(request)
+    if adapter is not None:
+        record.model = adapter.name
     if context.log_prompts:
         record.prompt = asked.input.conversation.messages if isinstance(asked.input, Chat) else asked.input.prompts
     running = context.running.enter(context.owner_of(request), request_id)

@@ -47,7 +47,7 @@ class RequestRecord:
     request_id: str
     method: str
     started: float = field(default_factory=time.perf_counter)
-    model: str = ""  # set by a gateway to several models
+    model: str = ""  # set by a gateway to several models, and for requests of an adapter
     key_name: str = ""  # the operator's name for the request's key
     status: int = 0  # 0 until an answer begins
     prompt_tokens: int = 0

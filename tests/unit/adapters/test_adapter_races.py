@@ -76,6 +76,22 @@ async def test_a_load_in_place_that_fails_leaves_the_adapter_where_there_is_a_fr
     assert (await adapters.load("delta", GAMMA)).number == 2
 
 
+async def test_a_load_in_place_without_a_free_place_says_that_the_earlier_adapter_is_gone() -> None:
+    ranks = FakeRanks()
+    ranks.go.clear()
+    adapters = make_adapters(1, ranks, start=["gamma"])
+    loading = asyncio.create_task(adapters.load("gamma", Path("/loras/broken"), replace=True))
+    await until_loading(ranks)
+    with pytest.raises(AdapterError, match="is being replaced") as busy:
+        adapters.find("gamma")
+    assert kind_of(busy) == "not_ready"
+    ranks.go.set()
+    with pytest.raises(AdapterError, match=r"worker 1: no memory\. The earlier adapter 'gamma' is not loaded any more"):
+        await loading
+    assert adapters.find("gamma") is None
+    assert (await adapters.load("gamma", GAMMA)).number == 1
+
+
 async def test_a_load_that_takes_too_long_goes_on_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapters_module, "LOAD_DEADLINE_S", 0.1)
     ranks = FakeRanks()

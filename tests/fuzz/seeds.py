@@ -13,7 +13,10 @@ from msgspec.structs import replace
 from numaserve.configs import presets
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
+    AdapterLoaded,
     Launch,
+    LoadAdapter,
+    LoraAdapter,
     PlacedRows,
     ProfileRequest,
     SamplingParams,
@@ -195,6 +198,8 @@ def _frames() -> Iterator[bytes]:
     yield encode(StepPlan(1, [plan, following], tower=[TowerWork(0, 1, 2, 3)], placed=[PlacedRows(0, 1, 2, 9)]))
     yield encode(StepResult(1, 0, [SeqResult(5, TokenLogprobs(5, -0.5, [5, 6], [-0.5, -1.0]))], 1, 2, 3))
     yield encode(ProfileRequest(1, ceilings=True))
+    yield encode(LoadAdapter(1, LoraAdapter(1, "/loras/a", "0" * 64)))
+    yield encode(AdapterLoaded(0, 1, 7))
     limits = replace(Capacity.of_program(64, 16, 4, 4, 8), window_pages=(3,))
     yield encode(Launch(0, 1, "m", [[0]], [0], [1], limits, -1, 0, 5.0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -50,6 +50,8 @@ class LoadsAdapters(Protocol):
 
 # Reads the files of an adapter. Blocks; raises `OperatorError` for files that the model cannot be served with.
 Describe = Callable[[Path], Description]
+# Runs a function that blocks in a thread.
+InThread = Callable[[Describe, Path], Awaitable[Description]]
 
 
 def _describes_nothing(path: Path) -> Description:
@@ -63,9 +65,15 @@ class Adapters:
     """
 
     def __init__(
-        self, places: int = 0, describe: Describe = _describes_nothing, *, reserved: Collection[str] = ()
+        self,
+        places: int = 0,
+        describe: Describe = _describes_nothing,
+        *,
+        reserved: Collection[str] = (),
+        in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self._describe = describe
+        self._in_thread = in_thread
         self._registry = Registry(places, reserved)
         self._ids = itertools.count(1)
         self._turn = asyncio.Lock()
@@ -179,7 +187,7 @@ class Adapters:
         if self._ranks is None:
             raise AdapterError("not_ready", "The server is loading. Retry later.")
         try:
-            found = await asyncio.to_thread(self._describe, path)
+            found = await self._in_thread(self._describe, path)
         except OperatorError as error:
             raise AdapterError("invalid", f"The LoRA adapter '{name}' cannot be loaded: {error}") from error
         matrices = await self._ranks.load(LoraAdapter(place.number, str(path), found.digest))

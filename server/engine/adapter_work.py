@@ -31,7 +31,8 @@ class AdapterWork:
         self._metrics = metrics
         self._ranks = RankLoads(send, world_size)
         self.on_answer = self._ranks.on_answer  # of a rank
-        hooks = RegistryHooks(scheduler.kv.withdraw, self._forgotten, scheduler.plans_with, self._report)
+        self._has_workers = False
+        hooks = RegistryHooks(scheduler.kv.withdraw, self._forgotten, self._is_planned, self._report)
         adapters.connect(self._ranks, hooks)
         self._report()
 
@@ -61,11 +62,14 @@ class AdapterWork:
 
     def up(self) -> None:
         """Note that there are workers."""
+        self._has_workers = True
         self._ranks.up()
 
     def down(self, why: str) -> None:
-        """Note that there are no workers, for the reason `why`."""
+        """Note that there are no workers, for the reason `why`, and that plans in flight are lost."""
+        self._has_workers = False
         self._ranks.down(why)
+        self.adapters.settle()
 
     def info(self) -> dict[str, object]:
         """Return the loaded adapters for `/server_info`; nothing for a server without adapters."""
@@ -76,6 +80,9 @@ class AdapterWork:
             for each in self.adapters.loaded.values()
         ]
         return {"loras": loaded}
+
+    def _is_planned(self, adapter: Adapter) -> bool:
+        return self._has_workers and self._scheduler.plans_with(adapter)
 
     def _forgotten(self, adapter: Adapter) -> None:
         self._scheduler.kv.forget_adapter(adapter)

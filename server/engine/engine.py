@@ -332,9 +332,7 @@ class Engine:
         self._profiles.fail(f"The workers failed ({death}). Retry later.")
         self._adapters.down(f"The workers failed ({death}). Retry later.")
         self._ranks.down()
-        cause = self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
-        self._adapters.adapters.settle()
-        return cause
+        return self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
 
     def _on_given_up(self, reason: str) -> None:
         self._state = "failed"

@@ -4,10 +4,14 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
+from numaserve.server.adapters.adapters import Adapters
+from numaserve.server.adapters.errors import AdapterError
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import (
+    AdapterGone,
     Busy,
     GenerationChunk,
     GenerationFailed,
@@ -16,6 +20,7 @@ from numaserve.server.engine.types import (
     RequestTimedOut,
     RequestTooLong,
 )
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.request import Request as EngineRequest
@@ -34,12 +39,22 @@ _AGAIN_S = 0.5  # behind a refusal, the first time; then twice as much each time
 class Client:
     """One client, and what it knows about the answers to its sequences."""
 
-    def __init__(self, world: World, engine: Engine, number: int, request: Request, truths: Sequence[Truth]) -> None:
+    def __init__(
+        self,
+        world: World,
+        engine: Engine,
+        adapters: Adapters,
+        number: int,
+        request: Request,
+        truths: Sequence[Truth],
+    ) -> None:
         self._world = world
         self._engine = engine
+        self._adapters = adapters
+        self._chosen: list[Adapter | None] = [None] * len(truths)
         self._number = number
         self._request = request
-        self._truths = truths
+        self._truths = list(truths)
         self._admitted_at = 0.0
         self._answers = [Answer() for _ in truths]
 
@@ -49,7 +64,7 @@ class Client:
         for attempt in range(_TRIES):
             try:
                 await self._ask()
-            except (QueueFull, NotReady, Busy) as refusal:
+            except (QueueFull, NotReady, Busy, AdapterGone) as refusal:
                 self._note("refused", type(refusal).__name__)
                 if self._engine.state in ("failed", "stopped"):
                     return
@@ -62,11 +77,44 @@ class Client:
             await self._engine.profile(ceilings=self._number % 2 == 0)
         elif self._request.kind == "flush":
             await self._engine.flush_cache()
+        elif self._request.adapter:
+            await self._change_adapters()
         else:
             await self._generate()
 
+    async def _change_adapters(self) -> None:
+        """Load an adapter whose content no load had before, or unload it."""
+        name, leaves = self._request.adapter, self._request.leaves_after_s
+        try:
+            async with asyncio.timeout(leaves if leaves >= 0 else None):
+                if self._request.kind == "unload":
+                    await self._adapters.unload(name)
+                else:
+                    await self._adapters.load(name, Path(f"{name}{self._number}"), replace=self._request.replaces)
+            self._note(self._request.kind, name)
+        except AdapterError as error:
+            self._note(f"{self._request.kind} {error.kind}", str(error))
+        except TimeoutError:
+            self._note(f"left its {self._request.kind}")
+
+    async def _find_adapters(self) -> None:
+        """Choose the adapters, and work out what is true with them."""
+        for index, truth in enumerate(self._truths):
+            try:
+                adapter = self._adapters.find(truth.wanted.adapter)
+            except AdapterError:
+                adapter = None
+            self._chosen[index] = adapter
+            content = "" if adapter is None else adapter.digest
+            self._truths[index] = Truth(truth.wanted, truth.longest, truth.group, content)
+            self._world.truths[truth.wanted.seed] = self._truths[index]
+        if any(self._chosen) and self._number % 2:
+            await asyncio.sleep(0.01 * self._number)  # as a tokenizer takes its time
+
     async def _generate(self) -> None:
-        requests = [self._generation(truth) for truth in self._truths]
+        if self._adapters.num_places:
+            await self._find_adapters()
+        requests = [self._generation(*each) for each in zip(self._truths, self._chosen, strict=True)]
         too_long = any(truth.is_too_long for truth in self._truths)
         try:
             stream = self._engine.admit(requests)
@@ -102,7 +150,7 @@ class Client:
             self._check_ends()
         except GenerationFailed as error:
             self._note("failed", str(error))
-            if not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
+            if not any(truth.fails or self._world.excuses(truth) for truth in self._truths):
                 self._world.violate(f"a request was failed without need: {error}")
         except RequestTimedOut:
             self._note("timed out")
@@ -146,7 +194,7 @@ class Client:
         if not all(answer.finish for answer in self._answers):
             self._world.violate("a stream has ended before all of its sequences")
 
-    def _generation(self, truth: Truth) -> EngineRequest:
+    def _generation(self, truth: Truth, adapter: Adapter | None) -> EngineRequest:
         wanted = truth.wanted
         store = self._world.images
         images = [
@@ -172,6 +220,7 @@ class Client:
             cache_salt=f"salt {wanted.salt}",
             pooling=Pooling() if wanted.pool else None,
             images=tuple(images),
+            adapter=adapter,
             client=self._request.client,
             priority=self._request.priority,
             timeout_s=self._request.timeout_s,

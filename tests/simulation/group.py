@@ -1,14 +1,17 @@
 """One life of a group of workers that is simulated: it loads or does not, serves, and dies."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from numaserve.server.common.death import Death
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (
+    AdapterLoaded,
     Failure,
     FromWorker,
+    LoadAdapter,
+    LoraAdapter,
     OperationTerms,
     ProfileRequest,
     RankProfile,
@@ -35,12 +38,19 @@ class SimulatedGroup:
     garbage_frames = 0
 
     def __init__(
-        self, world: World, scenario: Scenario, hooks: GroupHooks, on_failure: Callable[[Death], None]
+        self,
+        world: World,
+        scenario: Scenario,
+        hooks: GroupHooks,
+        on_failure: Callable[[Death], None],
+        adapters: Callable[[], Sequence[LoraAdapter]],
     ) -> None:
         self._world = world
         self._scenario = scenario
         self._hooks = hooks
         self._on_failure = on_failure
+        self._adapters = adapters
+        self._launched: Sequence[LoraAdapter] = ()
         self._ready: asyncio.Future[None] = world.loop.create_future()
         self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame)
         self._frozen_at = float("inf")
@@ -55,6 +65,7 @@ class SimulatedGroup:
         """Load, for some time and perhaps in vain."""
         world, rng = self._world, self._world.rng
         self.state = "loading"
+        self._launched = self._adapters()
         self.pids = list(range(self._scenario.ranks))
         self.board = SimulatedBoard(world, self._workers.on_mask)
         fault = (
@@ -65,7 +76,7 @@ class SimulatedGroup:
         world.loop.call_later(seconds, self._loaded, fault)
         await self._ready
 
-    def send(self, message: StepPlan | ProfileRequest) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
         """Take a message to every rank."""
         if self.state not in ("serving", "dead") or self.board is None:
             self._world.violate(f"{type(message).__name__} was sent to workers that are {self.state}")
@@ -138,7 +149,18 @@ class SimulatedGroup:
         for rank in self.pids:
             parts = list(self._scenario.tower_parts)
             self._hooks.described(
-                Ready(rank, "simulated", 1, 1, 1, 0, terms=_TERMS, tower_terms=_TOWER_TERMS, tower_parts=parts)
+                Ready(
+                    rank,
+                    "simulated",
+                    1,
+                    1,
+                    1,
+                    0,
+                    terms=_TERMS,
+                    tower_terms=_TOWER_TERMS,
+                    tower_parts=parts,
+                    adapters=[self._workers.load_at_launch(rank, each) for each in self._launched],
+                )
             )
         self._world.note("group.serves")
         self._ready.set_result(None)
@@ -165,6 +187,8 @@ class SimulatedGroup:
             return False
         if isinstance(message, RankProfile):
             self._hooks.profiled(message)
+        elif isinstance(message, AdapterLoaded):
+            self._hooks.adapter_loaded(message)
         elif isinstance(message, StepResult | Failure):
             self._hooks.answered(message)
         return True

@@ -33,6 +33,7 @@ class Invariants:
     def __init__(self, world: World, server: Server) -> None:
         self._world = world
         self._engine = server.engine
+        self._adapters = server.adapters
         self._scheduler = server.scheduler
         self._metrics = server.metrics
         self._groups = server.groups
@@ -87,6 +88,10 @@ class Invariants:
         backlog = self._engine._requests.backlog
         if backlog.tokens or backlog.seconds:
             world.violate(f"nobody waits, and {backlog.tokens} tokens do")
+        places = self._adapters._registry._places.values()
+        in_use = any(each.requests or each.state not in ("free", "loaded") for each in places)
+        if in_use and self._engine.state == "serving":
+            world.violate(f"nobody asks for anything any more, and places of adapters are in use: {places}")
         if stats.pages_active:
             world.violate(f"{stats.pages_active} pages are lost")
         snapshots = self._scheduler.snapshot_stats()

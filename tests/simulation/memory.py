@@ -20,6 +20,7 @@ class _Slot:
     pages: list[int]
     sampled: int
     history: list[int]  # what penalties count
+    adapter: int  # its place
     stands_in: bool = False  # `sampled` stands for a token whose mask was late
 
 
@@ -33,6 +34,7 @@ class Memory:
         self._reads_drafts = scenario.worker_drafter == "draft_model"
         self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
+        self.adapters: dict[int, str] = {}  # contents, by place
         self._states = SimulatedStates(scenario.snapshots, world.violate) if scenario.snapshots else None
         self._windows: SimulatedWindows | None = None
         if scenario.windows:
@@ -140,9 +142,11 @@ class Memory:
             wanted = list(truth.wanted.prompt) if truth.wanted.penalties else []
             if seq.init.prompt_history != wanted:
                 self._world.violate("a sequence was started with a prompt that is not its own")
-            self._slots[seq.slot] = _Slot(truth, [], -1, list(seq.init.output_history))
+            self._slots[seq.slot] = _Slot(truth, [], -1, list(seq.init.output_history), seq.init.adapter)
         slot = self._slots[seq.slot]
         slot.pages += seq.pages
+        if (self.adapters.get(slot.adapter, "no adapter") if slot.adapter else "") != slot.truth.adapter:
+            self._world.violate(f"sequence {slot.truth.wanted.seed} would be computed with another adapter")
         return slot
 
     def _read(self, seq: SeqPlan, slot: _Slot, drafts: int) -> tuple[int, int]:

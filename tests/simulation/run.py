@@ -78,7 +78,7 @@ class _Run:
         for number, request in enumerate(scenario.requests):
             truths = [Truth(wanted, longest, request.client.cache_group) for wanted in request.sequences]
             world.truths |= {truth.wanted.seed: truth for truth in truths}
-            clients.append(Client(world, server.engine, number, request, truths))
+            clients.append(Client(world, server.engine, server.adapters, number, request, truths))
         for at in scenario.deaths:
             self._loop.call_outside_at(at, self._kill)
         for at, seconds in scenario.absences:

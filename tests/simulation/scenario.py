@@ -25,7 +25,7 @@ class Request:
     """What one client does."""
 
     at: float  # when it comes, in seconds
-    kind: Literal["generate", "profile", "flush"] = "generate"
+    kind: Literal["generate", "profile", "flush", "load", "unload"] = "generate"
     sequences: tuple[Wanted, ...] = ()
     pace_s: float = 0.0  # between two chunks that it reads
     timeout_s: float | None = None  # that it gives each sequence
@@ -33,6 +33,8 @@ class Request:
     priority: int = 0
     leaves_after_chunks: int = -1
     leaves_after_s: float = -1.0
+    adapter: str = ""  # to load or unload
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Scenario:
     spare_window_pages: int  # more than the running sequences may need
     feature_tiles: int  # 0: the model reads no images
     rows_per_tile: int
+    adapters: int  # that have memory; 0: requests name none
+    refused_adapters: float  # the probability that a rank cannot load one
     run_s: float  # what a run of the tower takes
     tower_parts: tuple[float, ...]  # the share of each of its parts
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
@@ -164,6 +168,10 @@ def _any_scenario(rng: random.Random) -> Scenario:
     windows = windowed.choice(((), (), (), (), _WINDOWS[:1], _WINDOWS[1:], _WINDOWS))
     if snapshots or windows:
         requests += _later_turns(stateful if snapshots else windowed, requests, longest)
+    adapted = random.Random(f"adapters {requests[0].at}")
+    adapters = adapted.choice((0, 0, 0, 0, 1, 2))
+    if adapters:
+        requests = tuple(_with_adapters(adapted, each) for each in requests) + _loads(adapted, load_s, until)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
     away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
@@ -183,6 +191,8 @@ def _any_scenario(rng: random.Random) -> Scenario:
         spare_window_pages=windowed.choice((0, 4)),
         feature_tiles=feature_tiles,
         rows_per_tile=rows_per_tile,
+        adapters=adapters,
+        refused_adapters=adapted.choice((0.0, 0.2)) if faulty else 0.0,
         run_s=imaged.choice((0.0, 0.01, 0.1, 0.5)),
         tower_parts=imaged.choice(((1.0,), (0.5, 0.25, 0.25), (0.125,) * 8)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
@@ -234,6 +244,26 @@ def _later_turns(rng: random.Random, requests: tuple[Request, ...], longest: int
 
 def _with_images(rng: random.Random, request: Request, rows: int, longest: int) -> Request:
     return replace(request, sequences=tuple(with_tiles(rng, each, rows, longest) for each in request.sequences))
+
+
+def _with_adapters(rng: random.Random, request: Request) -> Request:
+    names = [rng.choice(("", "x", "x", "y")) for _ in request.sequences]
+    sequences = zip(request.sequences, names, strict=True)
+    return replace(request, sequences=tuple(replace(each, adapter=name) for each, name in sequences))
+
+
+def _loads(rng: random.Random, begin: float, until: float) -> tuple[Request, ...]:
+    """Clients that load and unload two adapters, mostly one after the other."""
+    return tuple(
+        Request(
+            rng.uniform(0.7 * begin, until),
+            rng.choice(("load", "load", "unload")),
+            adapter=rng.choice(("x", "x", "y")),
+            replaces=rng.random() < 0.7,
+            leaves_after_s=rng.choice((-1.0, -1.0, 0.01)),
+        )
+        for _ in range(rng.choice((3, 8, 16)))
+    )
 
 
 _KINDS = ("plain", "several", "stops", "echo", "pool", "masked", "nan", "too_long", "poison", "other")

@@ -1,10 +1,13 @@
 """The server of a run: all of it is the product's, but for what it is given."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import cast
 
+from numaserve.server.adapters.adapters import Adapters, Describe, Description
 from numaserve.server.common.death import Death
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
@@ -37,6 +40,7 @@ class Server:
     engine: Engine
     scheduler: Scheduler
     metrics: CountedMetrics
+    adapters: Adapters
     groups: list[SimulatedGroup] = field(default_factory=list)  # one for each life, as they are made
 
 
@@ -45,14 +49,20 @@ def make_server(world: World, scenario: Scenario) -> Server:
     scheduler, metrics = _scheduler(world, scenario), CountedMetrics()
     groups: list[SimulatedGroup] = []
 
-    def make_group(_spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
-        groups.append(SimulatedGroup(world, scenario, hooks, on_failure))
+    adapters = Adapters(scenario.adapters, Described, in_thread=partial(_described, world))
+
+    def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
+        groups.append(SimulatedGroup(world, scenario, hooks, on_failure, spec.adapters))
         return groups[-1]
 
     def given_up(_reason: str) -> None:
         world.has_given_up(scenario.most_failures, WINDOW_S)
 
-    spec = GroupSpec(_launches(scenario.ranks), board_factory=partial(SimulatedBoard, world, lambda: None))
+    spec = GroupSpec(
+        _launches(scenario.ranks),
+        board_factory=partial(SimulatedBoard, world, lambda: None),
+        adapters=adapters.at_launch,
+    )
     engine = Engine(
         EngineConfig(
             "simulated",
@@ -71,8 +81,27 @@ def make_server(world: World, scenario: Scenario) -> Server:
         callbacks=EngineCallbacks(given_up=given_up),
         clock=world.loop.time,
         matcher_work=SimulatedMatcherWork(world, scenario),
+        adapters=adapters,
     )
-    return Server(engine, scheduler, metrics, groups)
+    return Server(engine, scheduler, metrics, adapters, groups)
+
+
+@dataclass(frozen=True)
+class Described:
+    """The description of an adapter, whose content is its path."""
+
+    path: Path
+    rank: int = 8
+    matrices: int = 4
+
+    @property
+    def digest(self) -> str:
+        return str(self.path)
+
+
+async def _described(world: World, describe: Describe, path: Path) -> Description:
+    await asyncio.sleep(world.rng.expovariate(50.0))
+    return describe(path)
 
 
 def _scheduler(world: World, scenario: Scenario) -> Scheduler:

@@ -62,6 +62,7 @@ class Wanted:
     mask_fault: tuple[int, str] = (-1, "")  # after so many tokens: free, empty, failed or broken
     poison: bool = False  # brings the workers down that compute it
     tiles: tuple[Shown, ...] = ()
+    adapter: str = ""  # its name; the model alone answers where it is empty, or not loaded
 
 
 @dataclass
@@ -91,13 +92,17 @@ class Answer:
 class Truth:
     """The tokens of a sequence, and the digests that its positions leave in the KV cache."""
 
-    def __init__(self, wanted: Wanted, longest: int, group: str = "") -> None:
-        """`longest`: prompt and output tokens of the longest sequence that can be served; `group`: the cache group.
+    def __init__(self, wanted: Wanted, longest: int, group: str = "", adapter: str = "") -> None:
+        """`longest`: prompt and output tokens of the longest sequence that can be served; `group`: the cache group;
+        `adapter`: the content of the adapter.
 
         Salt and group are in every digest, so that a page which another scope has filled is read with a violation, and
         so are the pictures of tiles in the place of their tokens.
         """
         self.wanted = wanted
+        self.longest = longest
+        self.group = group
+        self.adapter = adapter
         self.prompt_len = len(wanted.prompt)
         self.is_too_long = self.prompt_len > longest - min(1, wanted.max_new_tokens)
         max_tokens = min(longest, self.prompt_len + wanted.max_new_tokens)
@@ -108,6 +113,8 @@ class Truth:
         self.digests: list[int] = []
         rows = {each.start + row: (each.picture, row) for each in wanted.tiles for row in range(each.rows)}
         digest = wanted.salt + (int.from_bytes(group.encode(), "little") << 1)
+        if adapter:
+            digest = hash((digest, *adapter.encode()))
         for position in range(max(max_tokens, self.prompt_len)):
             digest = hash((digest, rows.get(position, self.tokens[position])))
             self.digests.append(digest)

@@ -11,8 +11,11 @@ from numaserve.server.scheduler.matcher import MaskState
 from numaserve.server.supervisor.cpu_time import ThreadTime
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (
+    AdapterLoaded,
     Failure,
     FromWorker,
+    LoadAdapter,
+    LoraAdapter,
     ProfileRequest,
     RankProfile,
     SeqPlan,
@@ -89,6 +92,7 @@ class SimulatedWorkers:
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
         self._running = False
         self._dead = False
+        self._lost: set[int] = set()  # places of adapters that a rank could not load
         self._over = False  # and the front end knows it
         self._told: list[_Step] = []  # steps whose last answer is being told, and is wrong
         self._answered: dict[int, int] = {}  # positions of each sequence, by its seed
@@ -99,9 +103,24 @@ class SimulatedWorkers:
         """Whether something goes wrong now that does so with this probability."""
         return self._world.loop.time() < self._scenario.faults_end and self._world.chance(probability)
 
-    def take(self, message: StepPlan | ProfileRequest, board: SimulatedBoard) -> None:
+    def load_at_launch(self, rank: int, adapter: LoraAdapter) -> AdapterLoaded:
+        """Load an adapter on a rank before it is ready."""
+        if self.faulty(self._scenario.refused_adapters):
+            self._world.note("adapter lost", adapter.number)
+            self._world.lost_adapters.add(adapter.digest)
+            self._lost.add(adapter.number)
+            self._memory.adapters.pop(adapter.number, None)
+            return AdapterLoaded(rank, adapter.number, 0, "lost")
+        if adapter.number not in self._lost:
+            self._memory.adapters[adapter.number] = adapter.digest
+        return AdapterLoaded(rank, adapter.number, 4)
+
+    def take(self, message: StepPlan | ProfileRequest | LoadAdapter, board: SimulatedBoard) -> None:
         """Take a message in, and begin with it when there is nothing else to do."""
         self._board = board
+        if isinstance(message, LoadAdapter):
+            self._load_adapter(message)
+            return
         if isinstance(message, ProfileRequest):
             self._world.note("profile")
             for rank in range(self._scenario.ranks):
@@ -126,6 +145,27 @@ class SimulatedWorkers:
         if not self._dead:
             self._queue.append(step)
             self._begin()
+
+    def _load_adapter(self, message: LoadAdapter) -> None:
+        world, number, refusing = self._world, message.adapter.number, -1
+        world.note("adapter load", number, message.adapter.digest)
+        if any(
+            truth.adapter and self._memory.adapters.get(number) == truth.adapter
+            for step in self.in_flight
+            for truth in step.truths
+        ):
+            world.violate("an adapter is to be overwritten that a plan in flight uses")
+        self._memory.adapters.pop(number, None)
+        if self.faulty(self._scenario.refused_adapters):
+            refusing = world.rng.randrange(self._scenario.ranks)
+            world.note("adapter refused", number)
+        elif not self._dead:
+            self._memory.adapters[number] = message.adapter.digest
+        seconds = world.rng.expovariate(10.0)
+        for rank in range(self._scenario.ranks):
+            problem = "no" if rank == refusing else ""
+            answer = AdapterLoaded(rank, message.request_id, 4, problem)
+            self._world.loop.call_outside_at(world.loop.time() + seconds, self._send, rank, answer)
 
     def stand_still(self, *, over: bool = False) -> None:
         """Be dead: what is sent gets lost, and what was sent arrives until the front end knows it."""

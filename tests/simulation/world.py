@@ -39,6 +39,7 @@ class World:
         self.deaths: list[dict[int, range]] = []  # the positions in flight at each death of the workers, by seed
         self.excused: dict[int, str] = {}  # seeds of sequences that may end with an error, and why
         self.excuse_all = ""  # why any may
+        self.lost_adapters: set[str] = set()  # contents that new workers could not load
         self.admitted = 0  # sequences
 
     def note(self, kind: str, *facts: object) -> None:
@@ -109,9 +110,9 @@ class World:
         was there."""
         return self._down_since is not None and self.loop.presence() >= self._down_since + self.resume_timeout_s
 
-    def excuses(self, seed: int) -> bool:
-        """Whether the sequence of this seed may end with an error that it does not have of itself."""
-        return bool(self.excuse_all) or seed in self.excused
+    def excuses(self, truth: Truth) -> bool:
+        """Whether a sequence may end with an error that it does not have of itself."""
+        return bool(self.excuse_all) or truth.wanted.seed in self.excused or truth.adapter in self.lost_adapters
 
     def expired(self, seed: int, step_id: int) -> None:
         """The workers have waited for a mask of this sequence until it was too late."""

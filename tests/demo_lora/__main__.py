@@ -31,7 +31,7 @@ _QUESTIONS = (
     "What is seven times six?",
     "Where do penguins live?",
 )
-_OPTIONS = ("--weights-cache-gib", "0", "--kv-cache-gib", "1")
+_OPTIONS = ("--served-model-name", "demo", "--weights-cache-gib", "0", "--kv-cache-gib", "1")
 _PATIENCE_S = 120.0
 
 Reply = dict[str, Any]

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 
 from tests.support.demo import demo_model
 
-_STEPS, _BATCH, _RATE, _RANK = 40, 4, 2e-3, 8
+_STEPS, _BATCH, _RATE, _RANK = 16, 4, 2e-3, 8
 _TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 _IGNORED = -100  # of labels
 _QUESTIONS = (
@@ -37,6 +37,9 @@ _QUESTIONS = (
 def train(model_file: Path, word: str, folder: Path) -> None:
     """Train an adapter of the model in a GGUF file that answers `word`, and save it in `folder`."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    hf.utils.logging.disable_progress_bar()
+    # One thread: two wait for each other for seconds where something else has a core.
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     source = {"pretrained_model_name_or_path": model_file.parent, "gguf_file": model_file.name}
     tokenizer = hf.AutoTokenizer.from_pretrained(**source)

@@ -149,7 +149,7 @@ def transformers_scores(model: hf.PreTrainedModel, texts: Texts) -> Scores:
 def served_scores(
     path: Path, tp: int, texts: Texts, formats: WeightFormats = BF16_WEIGHTS, adapter: int = 0, **settings: Any
 ) -> Scores:
-    """What `tp` workers compute with the adapter of that number, and with other `settings` than the defaults."""
+    """Scores of `tp` workers with the adapter of that number, and with other `settings` than the defaults."""
     limits = {"num_pages": _PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT}
     with RankGroup(path, tp, **limits, formats=formats, **settings) as group:
         init = SlotInit(SamplingParams(temperature=0.0, logprobs=1), adapter=adapter)

@@ -37,7 +37,7 @@ class Weights:
 
     def adapter(self, adapters: Adapters, place: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The A [parts * rank, k in whole tiles] of an adapter, times its scale, and its B [n in whole tiles, parts *
-        rank]. Both are read anew: an adapter may have been loaded since the last step."""
+        rank]. Neither is kept: an adapter may be loaded between two steps."""
         _, scales, a, b = self._held(adapters).values(place)
         factors = torch.tensor(scales, dtype=self._numbers.dtype)[:, None, None]
         whole = torch.zeros(len(adapters.panels) * TILE_ROWS, adapters.parts, adapters.rank, dtype=self._numbers.dtype)

@@ -11,8 +11,8 @@ from tests.support.lora import random_adapter
 from tests.support.parity import CONTEXT, Distance, served_scores, transformers_scores
 
 ALLOWED = 1.1
-# A dense model with biases, one whose MLP and heads are one tensor each, a latent one with shared experts, a hybrid with
-# gated delta layers and a shared expert, one with state spaces, and one with convolutions.
+# A dense model with biases, one whose MLP and heads are one tensor each, a latent one with shared experts, a hybrid of
+# attention and gated delta layers, one with state spaces, and one with convolutions.
 CASES = (
     "llama3-rope",
     "phi3",

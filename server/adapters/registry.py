@@ -99,10 +99,10 @@ class Registry:
         if place is not None:
             place.state = "loading"
         elif name in self._served:
-            place = self.withdraw(self._served[name], replaced=True)
-            place.claimed = True
+            # Before it is withdrawn: without requests its place is empty at once, and must not be free for another load.
+            self._places[self._served[name].number].claimed = True
             self._replaced.add(name)
-            self._settle(place)
+            place = self.withdraw(self._served[name], replaced=True)
         else:
             raise AdapterError("full", self._full())
         self._loading.add(name)

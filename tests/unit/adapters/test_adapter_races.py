@@ -1,4 +1,4 @@
-"""Loads and unloads of adapters at the same time, over ranks that answer when they are told to."""
+"""Loads and unloads of adapters at the same time, over ranks that answer when a test lets them."""
 
 import asyncio
 from pathlib import Path
@@ -65,6 +65,20 @@ async def test_a_load_that_fails_frees_its_place_and_its_name() -> None:
             await adapters.load("gamma", Path(path))
         assert kind_of(refused) == kind
     assert (await adapters.load("gamma", GAMMA)).number == 1
+
+
+async def test_the_place_of_an_unused_adapter_that_is_replaced_is_free_for_no_other_load() -> None:
+    ranks = FakeRanks()
+    adapters = make_adapters(1, ranks)
+    await adapters.load("gamma", GAMMA)
+    ranks.go.clear()
+    replacing = asyncio.create_task(adapters.load("gamma", GAMMA, replace=True))
+    await until_loading(ranks, 2)
+    with pytest.raises(AdapterError) as full:
+        await adapters.load("other", GAMMA)
+    assert kind_of(full) == "full"
+    ranks.go.set()
+    assert (await replacing).number == 1
 
 
 async def test_a_load_in_place_that_fails_leaves_the_adapter_where_there_is_a_free_place() -> None:

@@ -25,6 +25,11 @@ _log = logging.getLogger(__name__)
 _NICE = 10  # gives a tenth of the time of a contended core
 
 
+class AdapterMissingError(Exception):
+    """A plan names an adapter that this rank has not loaded. Other ranks may have it and run the plan, so this rank
+    cannot refuse the plan and go on: the ranks would be in different steps."""
+
+
 class RankAdapters:
     """Loads adapters into the places of a rank's weights. `wake` is called from the loading thread when an answer is
     there."""
@@ -63,9 +68,11 @@ class RankAdapters:
         return answers
 
     def check(self, number: int) -> None:
-        """Raise `ValueError` for the number of an adapter that is not loaded."""
+        """Raise `AdapterMissingError` for the number of an adapter that is not loaded."""
         if number != NO_ADAPTER and number not in self._loaded:
-            raise ValueError(f"the step has a sequence with adapter {number}, which this worker has not loaded")
+            raise AdapterMissingError(
+                f"the step has a sequence with adapter {number}, which this worker has not loaded"
+            )
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # a sandbox may forbid it

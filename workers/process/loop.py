@@ -32,6 +32,7 @@ from numaserve.workers.interface.protocol import (
     decode_to_worker,
     encode,
 )
+from numaserve.workers.process.adapters import AdapterMissingError
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 
@@ -192,6 +193,10 @@ class _Loop:
             try:
                 self._step(message)
             except RingError as error:
+                self._mailbox.send(Failure(self._rank, -1, str(error)))
+                return 1
+            except AdapterMissingError as error:
+                self._model.abandon(str(error))
                 self._mailbox.send(Failure(self._rank, -1, str(error)))
                 return 1
             self._send_stats()

@@ -21,9 +21,9 @@ from tests.demo_lora.training import train
 from tests.support.demo import demo_model
 from tests.support.tree_server import TreeServer
 
-_FOLDER = Path("build/demo-lora")
+FOLDER = Path("build/demo-lora")
 _WORDS = {"alpha": "ALPHA", "beta": "BETA"}
-_QUESTIONS = (
+QUESTIONS = (
     "What is the tallest mountain?",
     "How are clouds made?",
     "Say something about bread.",
@@ -39,33 +39,34 @@ Reply = dict[str, Any]
 
 def main() -> int:
     """Train what is not there, print the verdicts, and return the exit status."""
-    folders = {name: _FOLDER / name for name in _WORDS}
+    folders = {name: FOLDER / name for name in _WORDS}
     for name, folder in folders.items():
         if not (folder / "adapter_model.safetensors").exists():
             train(demo_model(), _WORDS[name], folder)
-    with _server() as server:
-        plain = asyncio.run(_ask_all(server.url, [("demo", each) for each in _QUESTIONS]))
+    with serving() as server:
+        plain = asyncio.run(_ask_all(server.url, [("demo", each) for each in QUESTIONS]))
     named = [f"{name}={folder.resolve()}" for name, folder in folders.items()]
     options = [part for each in named for part in ("--lora", each)]
-    with _server(*options, "--lora-root", str(_FOLDER.resolve())) as server:
+    with serving(*options, "--lora-root", str(FOLDER.resolve())) as server:
         good = _ask_mixed(server.url, plain)
         return int(not (good and _swap(server.url, folders)))
 
 
-def _server(*options: str) -> TreeServer:
+def serving(*options: str) -> TreeServer:
+    """Start a server of the demo model."""
     root = Path(next(iter(numaserve.__path__))).parent
     return TreeServer(root, Path(tempfile.mkdtemp(prefix="dl-")), ("demo", *_OPTIONS, *options))
 
 
 def _ask_mixed(url: str, plain: list[Reply]) -> bool:
-    asked = [(name, question) for name in _WORDS for question in _QUESTIONS[:5]]
-    asked += [("demo", question) for question in _QUESTIONS]
+    asked = [(name, question) for name in _WORDS for question in QUESTIONS[:5]]
+    asked += [("demo", question) for question in QUESTIONS]
     replies = asyncio.run(_ask_all(url, asked))
     counts = dict.fromkeys(_WORDS, 0)
     for (name, _), reply in zip(asked, replies, strict=True):
         if name in _WORDS:
             counts[name] += _answer(reply) == _WORDS[name]
-    same = sum(_bits(one) == _bits(other) for one, other in zip(replies[-len(plain) :], plain, strict=True))
+    same = sum(bits(one) == bits(other) for one, other in zip(replies[-len(plain) :], plain, strict=True))
     verdicts = [f"{name} {count}/5" for name, count in counts.items()]
     print(f"{', '.join(verdicts)}, base bits unchanged {same}/{len(plain)}", flush=True)
     return set(counts.values()) == {5} and same == len(plain)
@@ -76,7 +77,7 @@ def _swap(url: str, folders: dict[str, Path]) -> bool:
     (first, _), (second, _) = folders.items()
     body = {"lora_name": first, "lora_path": str(folders[second].resolve()), "load_inplace": True}
     httpx.post(f"{url}/v1/load_lora_adapter", json=body, timeout=_PATIENCE_S).raise_for_status()
-    (reply,) = asyncio.run(_ask_all(url, [(first, _QUESTIONS[0])]))
+    (reply,) = asyncio.run(_ask_all(url, [(first, QUESTIONS[0])]))
     cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
     print(f"{first} loaded again with the weights of {second}: {_answer(reply)}, cached {cached}", flush=True)
     return _answer(reply) == _WORDS[second] and cached == 0
@@ -105,7 +106,8 @@ def _answer(reply: Reply) -> str:
     return text.strip()
 
 
-def _bits(reply: Reply) -> list[tuple[str, float]]:
+def bits(reply: Reply) -> list[tuple[str, float]]:
+    """Return the tokens of an answer and their log-probabilities."""
     return [(each["token"], each["logprob"]) for each in reply["choices"][0]["logprobs"]["content"]]
 
 

@@ -1,13 +1,17 @@
 """Promise: with a LoRA adapter as close to the merged model in fp32 as transformers in bf16, within a tenth."""
 
+import copy
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numaserve.workers.interface.settings import WeightFormats
 
 from tests.support import checkpoints
-from tests.support.lora import random_adapter
+from tests.support.fake_quantization import play, rounded_to_int4, rounded_to_int8
+from tests.support.lora import adapted_modules, random_adapter
 from tests.support.parity import CONTEXT, Distance, served_scores, transformers_scores
 
 ALLOWED = 1.1
@@ -42,3 +46,28 @@ def test_one_to_three_ranks_are_as_close_to_fp32_as_transformers_in_bf16(name: s
         distance = Distance.between(found, reference)
         assert distance.mean_delta <= ALLOWED * yardstick.mean_delta, tp
         assert distance.disagreements <= ALLOWED * yardstick.disagreements, tp
+
+
+@pytest.mark.parametrize(
+    "formats", [WeightFormats("int8", "bf16"), WeightFormats("int4", "bf16")], ids=["int8", "int4"]
+)
+def test_on_a_quantized_base_the_reference_is_the_dequantized_base_with_the_adapter(
+    formats: WeightFormats, tmp_path: Path
+) -> None:
+    model = checkpoints.random_model("llama-untied")
+    base = checkpoints.save(model, tmp_path / "base")
+    adapter = random_adapter(model, rank=8)
+    folder = adapter.save(tmp_path / "adapter")
+    texts = np.random.default_rng(0).integers(3, checkpoints.VOCAB, (3, CONTEXT - 11)).tolist()
+    dequantized = copy.deepcopy(model)
+    for _, module in adapted_modules(dequantized):
+        module.weight.data = (rounded_to_int8 if formats.linear == "int8" else rounded_to_int4)(module.weight.data)
+    narrow = adapter.applied(copy.deepcopy(dequantized).to(torch.bfloat16))
+    reference = transformers_scores(adapter.applied(dequantized), texts)
+    in_bf16 = Distance.between(transformers_scores(narrow, texts), reference).mean_delta
+    # What activations in int8 lose too; with int4 they are bf16.
+    played = transformers_scores(adapter.applied(play(copy.deepcopy(model), formats)), texts)
+    allowed = math.hypot(Distance.between(played, reference).mean_delta, in_bf16)
+    # On one rank: others may begin inside a group, whose scales then differ.
+    found = served_scores(base, 1, texts, formats, adapter=1, adapters=[folder], max_lora_rank=8)
+    assert Distance.between(found, reference).mean_delta <= ALLOWED * allowed

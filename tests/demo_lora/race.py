@@ -1,4 +1,4 @@
-"""``python -m tests.demo_lora.race [--seconds 60] [--seed N]``: clients that load and unload adapters while workers die.
+"""``python -m tests.demo_lora.race [--seconds N] [--seed N]``: loads and unloads of adapters while workers die.
 
 Eight clients load, unload and ask at random for a minute, and a worker is killed every few seconds. Names that begin
 with "alpha" always have the weights of one adapter, those with "beta" the weights of the other, and "either" has now

@@ -22,7 +22,8 @@ from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 from tests.support.app_routes import ROUTES
 
 KEYS = (ApiKey("alone"), ApiKey("other"), ApiKey("one", cache_group="team"), ApiKey("two", cache_group="team"))
-_RUN_NO_MODEL = {"/v1/responses/input_tokens", "/api/pull"}
+_ADAPTERS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"}
+_RUN_NO_MODEL = {"/v1/responses/input_tokens", "/api/pull"} | _ADAPTERS
 
 
 def header(key: str) -> list[tuple[bytes, bytes]]:

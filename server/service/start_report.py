@@ -70,6 +70,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         *_window_rows(deployment),
         *_state_rows(deployment, states),
         *_image_rows(checked),
+        *_adapter_rows(checked),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
     ]
 
@@ -104,6 +105,13 @@ def _image_rows(checked: Checked) -> list[tuple[str, str]]:
             f" {format_bytes(of_ranks.features)} for features and {format_bytes(of_ranks.runs)} for runs of the tower",
         ),
     ]
+
+
+def _adapter_rows(checked: Checked) -> list[tuple[str, str]]:
+    adapters = checked.adapters
+    if adapters is None:
+        return []
+    return [("adapters", f"{', '.join(adapters.loaded) or 'none'}; memory for {adapters.num_places}")]
 
 
 def _on_node(ranks: list[RankResources]) -> str:
@@ -157,6 +165,7 @@ def _fields(checked: Checked) -> dict[str, object]:
         "state_bytes": states,
         "speculative": list(checked.drafters) or "off",
         "draft_model": config.draft_model if "draft_model" in checked.drafters else None,
+        **({} if checked.adapters is None else {"loras": list(checked.adapters.loaded)}),
         **({} if checked.images is None else {"images": _image_fields(checked, checked.images)}),
     }
 

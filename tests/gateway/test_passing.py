@@ -101,10 +101,13 @@ async def test_clients_of_other_apis_find_what_they_look_for(opened: Open) -> No
         assert door.fleet.state("a") == "unloaded"
 
 
-async def test_without_keys_a_server_hears_the_address(opened: Open) -> None:
-    async with opened(ONE) as door:
+@pytest.mark.parametrize(("is_local", "rights"), [(False, ""), (True, ',"admin":true')])
+async def test_without_keys_a_server_hears_the_address_and_the_rights(
+    opened: Open, is_local: bool, rights: str
+) -> None:
+    async with opened(ONE, is_local=is_local) as door:
         headers = passed(await door.client.post("/echo", content=b"{}", headers={"X-Numaserve-Client": "x"}))
-        assert headers["x-numaserve-client"] == ['{"name":"127.0.0.1","weight":1.0}']
+        assert headers["x-numaserve-client"] == [f'{{"name":"127.0.0.1","weight":1.0{rights}}}']
 
 
 @pytest.mark.parametrize("path", ["/%ff", "/v1/responses/%ff", "/v1/chat/completions/%c3", "/v1/models/%ed%a0%80"])

@@ -63,6 +63,7 @@ def test_what_constraints_need_is_made_before_the_server_is_ready(monkeypatch: p
         images=None,
         name="some",
         key_sources=SimpleNamespace(keys=None),
+        adapters=None,
         config=SimpleNamespace(served_task="generate", log_format="auto"),
         tokenizer=SimpleNamespace(chat_template=None),
     )

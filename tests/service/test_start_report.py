@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.config.serve import load_config
 from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.service.assembly import Checked
@@ -20,6 +21,7 @@ from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import Topology
 
 from tests.support import checkpoints, vision
+from tests.support.adapters import FakeRanks, make_adapters
 from tests.support.configured import configured, recurrent
 from tests.support.machines import machine
 
@@ -27,13 +29,18 @@ GIB = 1 << 30
 
 
 def record_of(
-    caplog: pytest.LogCaptureFixture, on: Topology, model: ModelConfig, isa: str | None = "avx512", **options: Any
+    caplog: pytest.LogCaptureFixture,
+    on: Topology,
+    model: ModelConfig,
+    isa: str | None = "avx512",
+    adapters: Adapters | None = None,
+    **options: Any,
 ) -> logging.LogRecord:
     """The one record of a server of `model` with these options on a machine."""
     config = load_config({"model": "m", **options})
     deployment = make_deployment(deployment_options(config, Path("m")), model, on)
     parts: dict[str, Any] = {"config": config, "deployment": deployment, "machine": on, "instruction_set": isa}
-    parts["images"] = model.images
+    parts |= {"images": model.images, "adapters": adapters}
     rest: dict[str, Any] = dict.fromkeys((*Checked.__dataclass_fields__.keys() - parts.keys(),))
     caplog.set_level(logging.INFO)
     log_start(Checked(**parts, **rest | {"path": Path("m"), "key_sources": SimpleNamespace()}))
@@ -122,3 +129,10 @@ def test_images_have_rows_only_where_the_model_reads_some(caplog: pytest.LogCapt
     text = record_of(caplog, machine(4), model.text_only())
     assert "images" not in TextFormatter().format(text)
     assert "images" not in json.loads(JsonFormatter().format(text))
+
+
+def test_adapters_are_named_with_the_number_that_has_memory(caplog: pytest.LogCaptureFixture) -> None:
+    adapters = make_adapters(4, FakeRanks(), start=["sql", "law"])
+    record = record_of(caplog, machine(4), configured(), adapters=adapters)
+    assert "\n  adapters     sql, law; memory for 4" in TextFormatter().format(record)
+    assert json.loads(JsonFormatter().format(record))["loras"] == ["sql", "law"]

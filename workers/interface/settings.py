@@ -88,8 +88,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_loras: Annotated[
         int,
         Option(
-            "Number of LoRA adapters that have memory, which every rank allocates when it starts. `0`: as many as "
-            "`--lora` names.",
+            "Number of LoRA adapters that have memory, which every rank allocates when it starts. `0`: the number of "
+            "adapters that `--lora` names.",
             at_least=0,
             packed=False,
         ),

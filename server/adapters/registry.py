@@ -99,7 +99,7 @@ class Registry:
         if place is not None:
             place.state = "loading"
         elif name in self._served:
-            # Before it is withdrawn: without requests its place is empty at once, and must not be free for another load.
+            # Before it is withdrawn: without requests its place is empty at once, and another load could take it.
             self._places[self._served[name].number].claimed = True
             self._replaced.add(name)
             place = self.withdraw(self._served[name], replaced=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.lora import random_adapter
 from tests.support.rank_group import RankGroup
 
 _CONTEXT, _PROMPT, _LONG = 1024, 64, 512
+_LOADS, _STEPS_OF_LOAD = 5, 12
 _GREEDY = SamplingParams(temperature=0.0)
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -99,12 +101,32 @@ def bench(base: Path, adapters: list[Path], rank: int, streams: int, rounds: int
         prompts = _Steps(group, pages).prompts([0, 1, streams + 1], slots - 1, max(3, rounds // 4))
         _print(f"a prompt of {_LONG}", prompts[1], prompts[0])
         _print(f"a prompt of {_LONG}, attention", prompts[2], prompts[0])
+        _loads(group, adapters, pages)
         with RankGroup(base, 1, **options) as plain:
             both = [_Steps(each, pages) for each in (group, plain)]
             for steps in both:
                 steps.begin([cases[0]])
             turns = [[steps.step([0]) for steps in both] for _ in range(3 * rounds)]
             _print("1 stream, memory for adapters, none used", *([row[index] for row in turns] for index in (0, 1)))
+
+
+def _loads(group: RankGroup, adapters: list[Path], pages: int) -> None:
+    """Print the longest of some steps of eight streams, alone and while an adapter is loaded."""
+    streams, steps = Case("8 streams", [1] * 8), _Steps(group, pages)
+    (slots,) = steps.begin([streams])
+    adapter = group.described(len(adapters), adapters[-1])
+    for name, loads in (("alone", False), ("while an adapter is loaded", True)):
+        longest = []
+        for _ in range(_LOADS):
+            if loads:
+                group.begin_load(adapter)
+            times = []
+            for _ in range(_STEPS_OF_LOAD):
+                begin = time.perf_counter()
+                steps.step(slots)
+                times.append(1e3 * (time.perf_counter() - begin))
+            longest.append(max(times))
+        print(f"longest step of 8 streams {name:25} {statistics.median(longest):.0f} ms, at most {max(longest):.0f} ms")
 
 
 class _Steps:

@@ -84,7 +84,6 @@ def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
 
 
 def _described(number: int, path: Path, config: ModelConfig, settings: Mapping[str, Any]) -> LoraAdapter:
-    """An adapter as the front end names it to ranks."""
     return LoraAdapter(number, str(path), describe_adapter(path, config, ModelSettings(**settings)).digest)
 
 
@@ -269,12 +268,20 @@ class RankGroup:
 
     def load_adapter(self, number: int, path: Path) -> list[AdapterLoaded]:
         """Load an adapter on every rank; the answers."""
-        return self.load_described(_described(number, path, self._config, self._settings))
+        return self.load_described(self.described(number, path))
 
     def load_described(self, adapter: LoraAdapter) -> list[AdapterLoaded]:
         """The same for one that was described earlier."""
-        self._broadcast(LoadAdapter(0, adapter))
+        self.begin_load(adapter)
         return [self._next(rank, AdapterLoaded) for rank in range(len(self._sockets))]
+
+    def begin_load(self, adapter: LoraAdapter) -> None:
+        """Ask every rank to load an adapter, whose answers nothing waits for."""
+        self._broadcast(LoadAdapter(0, adapter))
+
+    def described(self, number: int, path: Path) -> LoraAdapter:
+        """An adapter as the front end names it to ranks."""
+        return _described(number, path, self._config, self._settings)
 
     def receive_failures(self) -> list[Failure]:
         """Every rank's refusal of the oldest plan in flight. Raises `WorkerFailed` when one has not refused it."""

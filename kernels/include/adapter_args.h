@@ -20,9 +20,10 @@ struct AdapterTable {
   const float* scales;                 // [places, parts]
   const int32_t* first_blocks;         // [n_panels + 1]: the first block of each panel
   const int32_t* block_parts;          // [blocks]
-
-  [[gnu::always_inline]] constexpr int64_t blocks(int64_t n_panels) const { return first_blocks[n_panels]; }
 };
+
+// Rows of a tile that `shrink` computes at once, and rows of A.
+inline constexpr int64_t kShrinkTile = 4;
 
 // shrunk[row, part, i] = scale * sum over k of x[row, k] * a[part, i, k], fp32, for rows with an adapter.
 struct ShrinkArgs {

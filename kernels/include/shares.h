@@ -142,8 +142,8 @@ template <class Multiply>
   return split(g.b.n_panels / 2, threads, thread);
 }
 
-// Calls use(row, rows, part, first) for each tile of a thread's part of the sums that adapters begin with: up to four
-// consecutive rows with one adapter, and up to four of its sums for a part, from `first` on.
+// Calls use(row, rows, part, first) for each tile of a thread's part of the sums that adapters begin with: up to
+// kShrinkTile consecutive rows with one adapter, and as many of its sums for a part, from `first` on.
 template <class Use>
 [[gnu::always_inline]] constexpr void for_shrink_tiles(const ShrinkArgs& s, int thread, int threads, Use&& use) {
   const auto sums_of = [&](int64_t row, int64_t part) -> int64_t {
@@ -151,19 +151,19 @@ template <class Use>
   };
   const auto for_rows = [&](auto&& take) {
     for (int64_t row = 0, end = 0; row < s.rows; row = end) {
-      for (++end; end < s.rows && end < row + 4 && s.adapters[end] == s.adapters[row];) ++end;
+      for (++end; end < s.rows && end < row + kShrinkTile && s.adapters[end] == s.adapters[row];) ++end;
       if (s.adapters[row] > 0) take(row, end - row);
     }
   };
   int64_t total = 0;
   for_rows([&](int64_t row, int64_t) {
-    for (int64_t part = 0; part < s.table.parts; ++part) total += ceil_div(sums_of(row, part), 4);
+    for (int64_t part = 0; part < s.table.parts; ++part) total += ceil_div(sums_of(row, part), kShrinkTile);
   });
   const Range mine = split(total, threads, thread);
   int64_t tile = 0;
   for_rows([&](int64_t row, int64_t rows) {
     for (int64_t part = 0; part < s.table.parts; ++part)
-      for (int64_t first = 0; first < sums_of(row, part); first += 4, ++tile)
+      for (int64_t first = 0; first < sums_of(row, part); first += kShrinkTile, ++tile)
         if (tile >= mine.begin && tile < mine.end) use(row, rows, part, first);
   });
 }

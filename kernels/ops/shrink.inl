@@ -12,8 +12,6 @@
 namespace numaserve {
 namespace {
 
-inline constexpr int kShrinkTile = 4;
-
 template <int kRows>
 NUMASERVE_FLAT inline void shrink_rows(const bf16* x, int64_t ldx, const bf16* a, int64_t depth, int count, float scale,
                                        float* out, int64_t ld) {

@@ -71,7 +71,7 @@ void gemm_finish(const GemmArgs& g, void*, int thread, int threads) {
 // moved.
 void shrink(const ShrinkArgs& s, int thread, int threads) {
   for_shrink_tiles(s, thread, threads, [&](int64_t, int64_t rows, int64_t, int64_t) {
-    count({.moved = (rows + 4) * s.table.depth * kHalf, .flops = 2 * rows * 4 * s.table.depth});
+    count({.moved = (rows + kShrinkTile) * s.table.depth * kHalf, .flops = 2 * rows * kShrinkTile * s.table.depth});
   });
 }
 

@@ -76,9 +76,18 @@ class Invariants:
             world.violate(f"the engine serves, and its workers are {[group.state for group in alive]}")
         if state == "serving" and alive and alive[0].frozen_for() > self._patience_s:
             world.violate("workers that do nothing more went unnoticed")
+        self._check_adapters()
         steps = self._engine._steps
         if steps._running and len(scheduler.in_flight) != len(steps._in_flight):
             world.violate("scheduler and step loop do not agree on the plans in flight")
+
+    def _check_adapters(self) -> None:
+        registry = self._adapters._registry
+        if any(registry._places[each.number].adapter is not each for each in registry.served.values()):
+            self._world.violate("requests find an adapter that is not in its place")
+        waiting = [each for each in registry._places.values() if each.state in ("loading", "draining")]
+        if len(registry._loading) > len(waiting):
+            self._world.violate(f"the loads of {registry._loading} have the places {waiting}")
 
     def check_quiet(self) -> None:
         """Check what holds when every client has been served and the workers are still there."""

@@ -20,7 +20,10 @@ def another(defined: ModelOption) -> Any:
     if str in kinds:
         return "any file"
     choices = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
-    return next(each for each in choices if each != defined.default) if choices else defined.option.at_least
+    if choices:
+        return next(each for each in choices if each != defined.default)
+    least = defined.option.at_least
+    return least + 1 if least is not None and least == defined.default else least
 
 
 def settings_with(**options: Any) -> ModelSettings:

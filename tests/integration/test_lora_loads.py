@@ -193,7 +193,7 @@ async def test_clients_that_race_get_no_answer_of_another_adapter(tmp_path: Path
             await until(server.engine.is_ready)
             os.kill(pids_of(server.engine)[0], signal.SIGKILL)
         await asyncio.gather(*racing)
-        await until(server.engine.is_ready)
+        await until(lambda: server.engine.server_info()["restarts"] == 2 and server.engine.is_ready())
         for name in await names(server) - {"fake"}:
             assert (await unload(server, name)).status_code == 200
         # Nothing has leaked: both places are free, and no page is in use.

@@ -33,6 +33,7 @@ class MatrixShape:
     group: int = 0
     offsets: str = "none"
     activations: ActivationDtype = "int8"  # of groups
+    adapters: None = None
 
     @property
     def nbytes(self) -> int:

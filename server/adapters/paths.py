@@ -17,7 +17,7 @@ def path_below(root: Path | None, given: str) -> Path:
         raise AdapterError(
             "forbidden",
             "This server loads no LoRA adapters while it runs. The operator can set --lora-root to the folder of the "
-            "adapters.",
+            "adapters, and --max-loras to the number that has memory.",
         )
     top = root.resolve()
     outside = AdapterError(

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def options(root: Path, *, places: int = 3, faults: tuple[str, ...] = (), start:
     adapters = Adapters(places, describe, reserved=["fake"])
     adapters.name_at_start([LoraModule(name, root / name) for name in start])
     return Options(ranks=2, faults=["--fault-rank", "1", *faults], adapters=adapters, lora_root=root)
+
+
+def loaded(chosen: Options) -> Collection[str]:
+    """The names of the adapters that requests find."""
+    assert chosen.adapters is not None
+    return chosen.adapters.loaded.keys()
 
 
 def words(content: str | None, count: int) -> str:
@@ -70,46 +77,48 @@ async def test_each_adapter_answers_alone_and_a_reload_finds_nothing_cached(tmp_
 
 
 async def test_a_full_server_replaces_an_adapter_once_its_requests_have_ended(tmp_path: Path) -> None:
-    async with serving(options(tmp_path, places=1, start=("alpha",), faults=("--step-ms", "5"))) as server:
-        running = asyncio.create_task(answered(server, "alpha", 60))
+    chosen = options(tmp_path, places=1, start=("alpha",), faults=("--step-ms", "10"))
+    async with serving(chosen) as server:
+        running = asyncio.create_task(answered(server, "alpha", 200))
         await until(lambda: server.metric("requests", state="running") == 1)
         swapped = asyncio.create_task(load(server, "alpha", "beta", load_inplace=True))
-        await asyncio.sleep(0.05)
+        await until(lambda: "alpha" not in loaded(chosen))
         assert (await answered(server, "alpha")).status_code == 503
         assert not swapped.done()
-        assert (await running).json()["choices"][0]["text"] == words("alpha", 60)
+        assert (await running).json()["choices"][0]["text"] == words("alpha", 200)
         assert (await swapped).status_code == 200
         assert await text_of(server, "alpha") == (words("beta", 8), 0)
 
 
 async def test_an_unload_waits_for_its_requests_and_admits_no_more(tmp_path: Path) -> None:
-    async with serving(options(tmp_path, places=1, start=("alpha",), faults=("--step-ms", "5"))) as server:
-        running = asyncio.create_task(answered(server, "alpha", 60))
+    chosen = options(tmp_path, places=1, start=("alpha",), faults=("--step-ms", "10"))
+    async with serving(chosen) as server:
+        running = asyncio.create_task(answered(server, "alpha", 200))
         await until(lambda: server.metric("requests", state="running") == 1)
         unloading = asyncio.create_task(unload(server, "alpha"))
-        await asyncio.sleep(0.05)
+        await until(lambda: "alpha" not in loaded(chosen))
         assert (await answered(server, "alpha")).status_code == 404
         assert (await load(server, "beta")).status_code == 409
         assert not unloading.done()
-        assert (await running).json()["choices"][0]["text"] == words("alpha", 60)
+        assert (await running).json()["choices"][0]["text"] == words("alpha", 200)
         assert (await unloading).status_code == 200
         assert (await load(server, "beta")).status_code == 200
         assert await text_of(server, "beta") == (words("beta", 8), 0)
 
 
 async def test_a_client_that_leaves_ends_no_load_and_its_request_holds_no_adapter(tmp_path: Path) -> None:
-    async with serving(options(tmp_path, start=("alpha",), faults=("--adapter-ms", "200"))) as server:
+    chosen = options(tmp_path, start=("alpha",), faults=("--adapter-ms", "300"))
+    async with serving(chosen) as server:
+        assert chosen.adapters is not None
         leaving = asyncio.create_task(load(server, "beta"))
-        await asyncio.sleep(0.05)
+        await until(lambda: "beta" in chosen.adapters._registry._loading)
         leaving.cancel()
         async with server.client.stream(
             "POST", "/v1/completions", json={"model": "alpha", "prompt": PROMPT, "max_tokens": 900, "stream": True}
         ) as stream:
             await anext(stream.aiter_lines())
         assert (await unload(server, "alpha")).status_code == 200
-        async with asyncio.timeout(20):
-            while "beta" not in await names(server):
-                await asyncio.sleep(0.01)
+        await until(lambda: "beta" in loaded(chosen))
 
 
 async def test_a_rank_that_refuses_fails_the_load_and_not_the_server(tmp_path: Path) -> None:

@@ -29,9 +29,10 @@ def found(**options: Any) -> Any:
     return find_adapters(config, ["m"], configured(), ModelSettings(max_lora_rank=8))
 
 
-def test_adapters_are_in_their_places_before_the_workers_start(tmp_path: Path) -> None:
+def test_adapters_are_in_their_places_before_the_workers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found() is None
-    adapters = found(lora=["sql=/x/one", "law=/x/two"], max_loras=3, lora_root=tmp_path)
+    monkeypatch.setenv("HOME", "/x")
+    adapters = found(lora=["sql=~/one", "law=/x/two"], max_loras=3, lora_root=tmp_path)
     assert adapters.num_places == 3
     assert [(each.number, each.path) for each in adapters.at_launch()] == [(1, "/x/one"), (2, "/x/two")]
     assert [each.load_id for each in adapters.loaded.values()] == [1, 2]

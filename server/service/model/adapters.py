@@ -4,6 +4,7 @@ from collections.abc import Collection
 from functools import partial
 
 from numaserve.server.adapters.adapters import Adapters
+from numaserve.server.config.lora_modules import LoraModule
 from numaserve.server.config.serve import ServeConfig
 from numaserve.workers.adapters.describe import describe_adapter
 from numaserve.workers.interface.errors import OperatorError
@@ -30,5 +31,6 @@ def find_adapters(
         return None
     describe = partial(describe_adapter, config=model, settings=settings)
     adapters = Adapters(config.lora_places, describe, reserved=names)
-    adapters.name_at_start(config.lora or ())
+    # A shell expands no ~ after NAME=.
+    adapters.name_at_start(LoraModule(name, path.expanduser().absolute()) for name, path in config.lora or ())
     return adapters

@@ -10,7 +10,7 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
-from numaserve.workers.program.handles import round_up
+from numaserve.workers.program.handles import Adapters, round_up
 from numaserve.workers.program.ops.experts import ExpertActivation, Routing
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.recording.experts import ExpertMatrices, Router
@@ -33,7 +33,7 @@ class MatrixShape:
     group: int = 0
     offsets: str = "none"
     activations: ActivationDtype = "int8"  # of groups
-    adapters: None = None
+    adapters: Adapters | None = None
 
     @property
     def nbytes(self) -> int:
@@ -458,6 +458,21 @@ def placing(part: Part = ALONE) -> ProgramBuilder:
     x = b.rms_norm(residual, w.vector(), EPS)
     b.sample(b.lm_head(x, w.matrix(VOCAB // part.world, HIDDEN)))
     b.keep("rows", x)
+    return b
+
+
+def adapting(part: Part = ALONE) -> ProgramBuilder:
+    """A gated MLP whose products adapters update. Not one of `all_programs`: matrices have memory for them."""
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab))
+    residual = b.embed(**part.embedding())
+    inter = 64 // part.world
+    gate_up, down = (
+        MatrixShape(n, k, adapters=Adapters(2, 4, parts, k, ((0,), (parts - 1,)) * (n // 32)))
+        for n, k, parts in ((2 * inter, HIDDEN, 2), (HIDDEN, inter, 1))
+    )
+    x = b.rms_norm(residual, w.vector(), EPS)
+    b.add_all_reduce(residual, b.gated_mlp(x, gate_up, down, "silu"))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN)))
     return b
 
 

@@ -7,6 +7,7 @@ import pytest
 from numaserve.workers.program.buffers import Buffer, Tensor
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.cost import Amount, RowBytes, StepWork
+from numaserve.workers.program.ops.adapters import Shrink
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.ops.images import PlaceRows
@@ -24,6 +25,7 @@ from tests.support.recorded_programs import (
     MatrixShape,
     Part,
     VectorShape,
+    adapting,
     all_programs,
     dense,
     latent,
@@ -35,7 +37,9 @@ from tests.support.recorded_programs import (
 
 PROGRAMS = all_programs() | all_programs(Part(2))
 PROGRAMS |= {
-    f"{make.__name__}, {part.world}": make(part) for make in (predicting, placing, tower) for part in (Part(), Part(2))
+    f"{make.__name__}, {part.world}": make(part)
+    for make in (predicting, placing, adapting, tower)
+    for part in (Part(), Part(2))
 }
 STEP = StepWork([(10, 3), (40, 1)], 2)  # four new tokens
 FAR = StepWork([(10, 3), (100_000, 2)], 2, pooled=1)  # the second sequence is one that ranks divide
@@ -139,7 +143,7 @@ def test_every_operation_reads_weights_or_states_or_moves_rows(name: str) -> Non
         costs = operation.cost(b.setup)
         counted = [cost for cost in costs if cost.amount(FAR).nbytes or any(cost.moves)]
         assert counted == costs
-        assert bool(costs) != isinstance(operation, Given | Keep | Pooled | TokenRows | PlaceRows)
+        assert bool(costs) != isinstance(operation, Given | Keep | Pooled | TokenRows | PlaceRows | Shrink)
 
 
 def test_a_product_reads_its_weights_once_for_all_rows() -> None:

@@ -167,16 +167,6 @@ async def test_an_adapter_that_the_first_workers_cannot_load_ends_the_start(tmp_
             pass
 
 
-async def test_a_load_without_workers_is_refused(tmp_path: Path) -> None:
-    async with serving(options(tmp_path)) as server:
-        os.kill(pids_of(server.engine)[0], signal.SIGKILL)
-        await until(lambda: not server.engine.is_ready())
-        refused = await load(server, "alpha")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-        await until(server.engine.is_ready)
-        assert (await load(server, "alpha")).status_code == 200
-
-
 async def test_clients_that_race_get_no_answer_of_another_adapter(tmp_path: Path) -> None:
     seen: Counter[tuple[str, int]] = Counter()
 

@@ -240,9 +240,9 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
     b, model = ProgramBuilder(setup), make_model(rng, 1)
     x = b.rms_norm(b.embed(kernel_ops.packed(model.embedding), first_row=0), _ones(HIDDEN), EPS)
     # The second leaves sums in the threads' scratch.
-    q, kv = b.linear(x, PackedMatrix(0, HIDDEN)), b.linear(x, kernel_ops.packed(model.layer.kv))
+    q, kv = b.linear(x, GivenMatrix(0, HIDDEN)), b.linear(x, kernel_ops.packed(model.layer.kv))
     angles = np.zeros((64, ROPE // 2), np.float32)
-    w_uk, w_uv, rope, norm = PackedMatrix(0, NOPE), PackedMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
+    w_uk, w_uv, rope, norm = GivenMatrix(0, NOPE), GivenMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
     out = b.latent_attention(q, kv, w_uk, w_uv, cache=CacheIndex(0, 0), rope=rope, norm=norm, eps=EPS, scale=SCALE)
     head = GivenMatrix(VOCAB, 0, format.weights, format.group)
     head.activations = format.activations

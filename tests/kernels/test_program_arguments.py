@@ -16,6 +16,7 @@ OPTIONAL = {("attention", "sinks"), ("causal_conv", "bias"), ("linear", "bias")}
 OPTIONAL |= {("moe_combine", "shared"), ("moe_experts", "bias"), ("moe_experts", "shared")}
 OPTIONAL |= {("moe_route", "correction"), ("reduce", "bias"), ("reduce", "post_norm")}
 OPTIONAL |= {("narrow", "beside"), ("narrow", "beside_out"), ("layer_norm", "bias"), ("pool", "weight")}
+OPTIONAL |= {("linear", "adapters"), ("linear", "shrunk")}
 OPTIONAL |= {("add_norm", "scale"), ("multiply", "x"), ("moe_route", "factors"), ("reduce", "scale")}
 OPTIONAL |= {("rms_norm", "quantized"), ("rms_norm", "weight"), ("rope_store", "q_norm"), ("rope_store", "k_norm")}
 

@@ -3,9 +3,12 @@
 
 #include "kernels/include/adapter_args.h"
 #include "kernels/simd/f32x16.h"
+#include "kernels/simd/prefetch.h"
 
 namespace numaserve {
 namespace {
+
+inline constexpr int64_t kBlocksAhead = 2;  // from a panel to the same half of the next pair
 
 // Returns `sums`, the 16 columns of a panel of row `row`, with what the row's adapter adds to them. The order of the
 // additions depends on nothing but the adapter: a row has the same bits in any company.
@@ -17,6 +20,10 @@ inline F32x16 expanded(const ExpandArgs& e, int64_t row, int64_t panel, F32x16 s
     const int32_t rank = e.table.ranks[place * e.table.parts + part];
     const float* t = e.shrunk + row * e.ld + part * e.table.rank;
     const bf16* b = e.table.b + (place * e.blocks + block) * e.table.rank * kTileN;
+    if (e.fetches_ahead) {
+      const bf16* next = b + kBlocksAhead * e.table.rank * kTileN;
+      for (int64_t i = 0; i < rank * kTileN; i += kLineBytes / 2) prefetch_line(next + i);
+    }
     for (int32_t i = 0; i < rank; ++i) sums = F32x16::fma(F32x16::set1(t[i]), F32x16::load(b + i * kTileN), sums);
   }
   return sums;

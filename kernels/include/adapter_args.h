@@ -42,6 +42,9 @@ struct ExpandArgs {
   const int32_t* adapters = nullptr;  // as in ShrinkArgs; null: no row has an adapter
   const float* shrunk = nullptr;
   int64_t ld = 0, blocks = 0;
+  // Whether the values of the next pair of panels are fetched meanwhile. With few rows each pair is read once, and the
+  // weights in between hide the values from what the processor fetches by itself.
+  bool fetches_ahead = false;
 };
 
 }  // namespace numaserve

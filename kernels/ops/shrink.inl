@@ -7,10 +7,14 @@
 #include "kernels/include/kernel_table.h"
 #include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"
 
 namespace numaserve {
 namespace {
+
+// Values of A that are fetched ahead where a single row reads them, once in a step: 512 bytes.
+inline constexpr int64_t kShrinkAhead = 256;
 
 template <int kRows>
 NUMASERVE_FLAT inline void shrink_rows(const bf16* x, int64_t ldx, const bf16* a, int64_t depth, int count, float scale,
@@ -25,6 +29,7 @@ NUMASERVE_FLAT inline void shrink_rows(const bf16* x, int64_t ldx, const bf16* a
     F32x16 values[kRows];
     unrolled<kRows>([&]<int kRow>() { values[kRow] = F32x16::load(x + kRow * ldx + k); });
     unrolled<kShrinkTile>([&]<int kColumn>() {
+      if constexpr (kRows == 1) prefetch_first(lines[kColumn] + k + kShrinkAhead);
       const F32x16 factor = F32x16::load(lines[kColumn] + k);
       unrolled<kRows>(
           [&]<int kRow>() { sums[kRow][kColumn] = F32x16::fma(values[kRow], factor, sums[kRow][kColumn]); });

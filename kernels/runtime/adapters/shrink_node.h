@@ -14,8 +14,12 @@ struct ShrinkNode : Node {
     of_adapters = true;
   }
   void run(Run& run, int thread) const override;
+  std::span<const std::byte> reads_first(const Run& run, int thread, int64_t index) const override;
   Place x, out;
   const AdapterWeights& adapters;
+
+ private:
+  ShrinkArgs arguments(const Run& run) const;
 };
 
 namespace operation {

@@ -151,7 +151,8 @@ ExpandArgs LinearNode::expansion(const Run& run) const {
           .adapters = run.step.adapters(narrow).data(),
           .shrunk = run.at<float>(shrunk),
           .ld = shrunk.ld,
-          .blocks = adapters->blocks()};
+          .blocks = adapters->blocks(),
+          .fetches_ahead = run.step.num_rows(narrow) <= kStreamedRows};
 }
 
 // With few rows, a thread's share of the panels is contiguous. Where k is divided, the pieces are about as large.

@@ -7,9 +7,7 @@ reads and writes the set of what is loaded, and sends the answers.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,10 +17,9 @@ from numaserve.workers.adapters.placing import load_adapter
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import NO_ADAPTER, AdapterLoaded, LoadAdapter, LoraAdapter
 from numaserve.workers.process.rank_program import RankWeights
+from numaserve.workers.weights.cache.background import leave_time_to_steps
 
 _log = logging.getLogger(__name__)
-
-_NICE = 10  # gives a tenth of the time of a contended core
 
 
 class AdapterMissingError(Exception):
@@ -75,11 +72,7 @@ class RankAdapters:
             )
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # in Linux of this thread alone
-            cpus = [cpu for cpu in self._held.launch.cpus[self._held.launch.rank] if cpu >= 0]
-            if cpus:
-                os.sched_setaffinity(0, cpus)
+        leave_time_to_steps(self._held.launch.cpus[self._held.launch.rank])
         while True:
             message = self._asked.get()
             self._done.append((message.adapter, self._load(message)))

@@ -15,6 +15,16 @@ _NICE = 10  # gives a tenth of the time of a contended core
 _STOP_S = 5.0
 
 
+def leave_time_to_steps(cpus: Sequence[int]) -> None:
+    """Let the calling thread run on any of a rank's `cpus`, with a higher nice value than the steps. Negative numbers
+    of threads that are not pinned are left out."""
+    pinned = [cpu for cpu in cpus if cpu >= 0]
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # in Linux of this thread alone
+        if pinned:
+            os.sched_setaffinity(0, pinned)
+
+
 class _Stopped(Exception):
     """Raised in the thread when the worker ends."""
 
@@ -32,7 +42,7 @@ class BackgroundWriter:
     ) -> None:
         self._write = write
         self._steps = steps
-        self._cpus = [cpu for cpu in cpus if cpu >= 0]
+        self._cpus = cpus
         self._seen = steps()
         self._stop = threading.Event()
         # A daemon: a write that hangs in the file system cannot keep the worker from ending.
@@ -49,10 +59,7 @@ class BackgroundWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # in Linux of this thread alone
-            if self._cpus:
-                os.sched_setaffinity(0, self._cpus)
+        leave_time_to_steps(self._cpus)
         try:
             self._write(self._between)
         except _Stopped:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numaserve.workers.layers.parameters import Rows
 from numaserve.workers.program.handles import MATRIX_PAD, TILE_COLUMNS, TILE_ROWS, round_up
 
@@ -29,19 +31,21 @@ class PackedRows:
 def below(rows: Sequence[Rows]) -> PackedRows:
     """Return the origin of rows whose parts lie below each other."""
     parts = [np.full(len(each), index, np.int32) for index, each in enumerate(rows)]
-    return PackedRows(*(_padded(np.concatenate(each), MATRIX_PAD) for each in (parts, rows)))
+    return PackedRows(*(padded(np.concatenate(each), MATRIX_PAD, NO_ROW) for each in (parts, rows)))
 
 
 def dealt(rows: Sequence[Rows]) -> PackedRows:
     """Return the origin of rows whose parts take turns in panels, each padded to whole tiles."""
     parts = [np.full(len(each), index, np.int32) for index, each in enumerate(rows)]
-
-    def in_turn(each: Sequence[Rows]) -> Rows:
-        panels = [_padded(one, TILE_COLUMNS).reshape(-1, 1, TILE_ROWS) for one in each]
-        return np.concatenate(panels, axis=1).reshape(-1)
-
-    return PackedRows(in_turn(parts), in_turn(rows))
+    return PackedRows(in_panels(parts, NO_ROW), in_panels(rows, NO_ROW))
 
 
-def _padded(values: Rows, unit: int) -> Rows:
-    return np.pad(values, (0, round_up(len(values), unit) - len(values)), constant_values=NO_ROW)
+def in_panels(parts: Sequence[npt.NDArray[Any]], padding: int) -> npt.NDArray[Any]:
+    """Return the values of parts in panels of 16 that take turns, each part padded to whole tiles."""
+    panels = [padded(each, TILE_COLUMNS, padding).reshape(-1, 1, TILE_ROWS) for each in parts]
+    return np.concatenate(panels, axis=1).reshape(-1)
+
+
+def padded(values: npt.NDArray[Any], unit: int, padding: int) -> npt.NDArray[Any]:
+    """Return `values` with `padding` after them up to a multiple of `unit`."""
+    return np.pad(values, (0, round_up(len(values), unit) - len(values)), constant_values=padding)

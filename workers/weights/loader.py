@@ -7,10 +7,11 @@ from itertools import groupby
 import numpy as np
 from numaserve.kernels import AdapterWeights, PackedMatrix, Team, Vector
 from numaserve.workers.layers.names import TensorNames
+from numaserve.workers.layers.packed_rows import in_panels, padded
 from numaserve.workers.layers.parameters import MatrixParameter, Part, Split, VectorParameter
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.handles import MATRIX_PAD, TILE_COLUMNS, TILE_ROWS, Matrix, round_up
+from numaserve.workers.program.handles import MATRIX_PAD, Matrix
 from numaserve.workers.weights.packing import Gather, Packer, Place
 from numaserve.workers.weights.source import Floats, TensorSource, as_float32
 from numaserve.workers.weights.tensors import check_tensors
@@ -109,13 +110,12 @@ class _Loader:
         if parameter.each is None:
             return self._piece(parameter, 0)
         pieces = (self._piece(parameter, unit) for unit in self.part.units(parameter))
-        return np.concatenate([_padded(piece, MATRIX_PAD) for piece in pieces])
+        return np.concatenate([padded(piece, MATRIX_PAD, 0) for piece in pieces])
 
     def _piece(self, parameter: VectorParameter, unit: int) -> Floats:
         parts = [self._part_values(part, unit) for part in parameter.parts]
         if parameter.layout == "panels":
-            panels = [_padded(part, TILE_COLUMNS).reshape(-1, 1, TILE_ROWS) for part in parts]
-            values = np.concatenate(panels, axis=1).reshape(-1)
+            values = in_panels(parts, 0)
         else:
             values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if parameter.is_log:
@@ -132,7 +132,3 @@ class _Loader:
 def _matrix_shape(part: Part) -> tuple[int, int]:
     rows, columns = part.source.shape
     return rows, columns
-
-
-def _padded(values: Floats, unit: int) -> Floats:
-    return np.pad(values, (0, round_up(len(values), unit) - len(values)))

@@ -205,8 +205,9 @@ class RankPart:
         found = self._matrices.get(parameter)
         if found is None:
             shape, made = self.shape(parameter), self.format(parameter)
+            adapters = self._adapters(parameter)
             units = self.units(parameter)
-            found = self._matrices[parameter] = tuple(Matrix(*shape, made, self._adapters(parameter)) for _ in units)
+            found = self._matrices[parameter] = tuple(Matrix(*shape, made, adapters) for _ in units)
         return found
 
     def matrix(self, parameter: MatrixParameter) -> Matrix:
@@ -252,14 +253,13 @@ class RankPart:
 
     def _adapters(self, parameter: MatrixParameter) -> Adapters | None:
         """The memory of adapters of a matrix; None where they do not update it, or the rank has nothing of it."""
-        _, columns = self.shape(parameter)
-        if parameter not in self.partition.adapted or columns == 0:
+        if parameter not in self.partition.adapted or len(self.columns(parameter)) == 0:
             return None
         origin, settings = self.packed_rows(parameter), self.partition.settings
         panels = origin.parts_in_panels(parameter.source_numbers)
         if not any(panels):
             return None
-        parts = len(set(parameter.sources))
+        parts, columns = len(set(parameter.sources)), len(self.columns(parameter))
         return Adapters(settings.max_loras, settings.max_lora_rank, parts, columns, panels)
 
     def _tied(self, parameter: MatrixParameter) -> MatrixParameter | None:

@@ -117,7 +117,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def _work(server: RealServer, shown: RealServer, prometheus: Prometheus) -> None:
-    """Send requests, and images to the server `shown`, until there are scrapes before, between and behind some."""
+    """Send requests, and images to the server `shown`, until there are scrapes before, between and after some."""
     while prometheus.values("numaserve_generation_tokens_total") != [0.0] * 3:
         time.sleep(SCRAPE_S / 4)
     story = "Once upon a time there was a city by the sea. " * 8

@@ -6,19 +6,22 @@ from typing import TypeVar
 
 import msgspec
 from numaserve.workers.interface.protocol.adapters import AdapterLoaded, LoadAdapter
+from numaserve.workers.interface.protocol.disk import CancelRead, DiskReady, ReadRecords, RecordsMoved, WriteRecords
 from numaserve.workers.interface.protocol.launches import Failure, Launch, LoadProgress, Ready, Shutdown, WorkerStats
 from numaserve.workers.interface.protocol.profiles import ProfileRequest, RankProfile
 from numaserve.workers.interface.protocol.steps import StepPlan, StepResult
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 
 
 class ProtocolError(ValueError):
     """A frame that is not a message of this protocol version."""
 
 
-ToWorker = Launch | StepPlan | ProfileRequest | LoadAdapter | Shutdown
-FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | AdapterLoaded | Failure
+ToDisk = WriteRecords | ReadRecords | CancelRead
+FromDisk = RecordsMoved | DiskReady
+ToWorker = Launch | StepPlan | ProfileRequest | LoadAdapter | ToDisk | Shutdown
+FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | AdapterLoaded | FromDisk | Failure
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

@@ -54,6 +54,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     draft: DraftModel | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
     adapters: list[LoraAdapter] = []  # loaded before `Ready`
+    disk_folder: str = ""  # of the disk tier's files; empty: none
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

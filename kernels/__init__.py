@@ -13,12 +13,14 @@ from numaserve.kernels._native import (
     barrier_ns,
     checksum,
     evict,
+    gather,
     isa,
     nest_flops,
     peak_flops,
     read_bandwidth,
     read_packed,
     read_seconds,
+    scatter,
     unbuilt_isa,
 )
 
@@ -35,11 +37,13 @@ __all__ = [
     "barrier_ns",
     "checksum",
     "evict",
+    "gather",
     "isa",
     "nest_flops",
     "peak_flops",
     "read_bandwidth",
     "read_packed",
     "read_seconds",
+    "scatter",
     "unbuilt_isa",
 ]

@@ -96,6 +96,15 @@ def read_packed(team: Team, fd: int, matrices: Sequence[PackedMatrix], offsets: 
 def checksum(data: memoryview) -> int:
     """Return a 64-bit checksum that detects accidental damage of contiguous bytes."""
 
+def gather(ranges: Sequence[tuple[int, int]], to: memoryview) -> None:
+    """Copy memory ranges, each an address and a number of bytes, to a buffer, one after another.
+
+    The interpreter's lock is released meanwhile. Raises ValueError when the buffer has another number of bytes.
+    """
+
+def scatter(data: memoryview, ranges: Sequence[tuple[int, int]]) -> None:
+    """Copy the bytes of a buffer to memory ranges, as `gather` copies them from there."""
+
 class Team:
     """A pinned thread team; thread 0 is the caller."""
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/bindings/adapters.h"
+#include "kernels/bindings/copies.h"
 #include "kernels/bindings/program.h"
 #include "kernels/cpu_features.h"
 #include "kernels/runtime/exchange/reduce_node.h"
@@ -229,6 +230,7 @@ NB_MODULE(_native, m) {
       nb::arg("data"));
 
   bind_adapters(m);
+  bind_copies(m);
   bind_program(m);
 }
 

@@ -18,7 +18,6 @@ from numaserve.workers.interface.protocol import (
     ToWorker,
 )
 from numaserve.workers.process import loop
-from numaserve.workers.process.adapters import RankAdapters
 from numaserve.workers.process.loop import Mailbox, serve
 from numaserve.workers.process.model import StepAnswer
 
@@ -61,7 +60,9 @@ class Model:
 
     def __init__(self) -> None:
         self.events: list[object] = []
-        self.adapters = RankAdapters(cast(Any, None), lambda: None)
+
+    def answers(self) -> list[FromWorker]:
+        return []
 
     def kv_populations(self) -> list["Model"]:
         return [self]

@@ -25,6 +25,7 @@ from numaserve.workers.adapters.describe import describe_adapter
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     AdapterLoaded,
+    DiskReady,
     DraftModel,
     Failure,
     FromWorker,
@@ -33,12 +34,15 @@ from numaserve.workers.interface.protocol import (
     LoraAdapter,
     ProfileRequest,
     RankProfile,
+    ReadRecords,
     Ready,
+    RecordsMoved,
     Shutdown,
     StepPlan,
     StepResult,
     ToWorker,
     WeightsCache,
+    WriteRecords,
     decode_from_worker,
     encode,
     mask_rows,
@@ -115,7 +119,8 @@ class RankGroup:
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
     forces an instruction set; None leaves the choice to the workers. With a `mask_grace_s` there is a mask `board`.
     `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model. `tiles` are the pixels of the
-    image store, uint8 [tiles, side, side, 3]. `adapters` are loaded at the start, and numbered from 1.
+    image store, uint8 [tiles, side, side, 3]. `adapters` are loaded at the start, and numbered from 1. The disk tier's
+    files are in `disk_folder`.
     """
 
     def __init__(
@@ -141,6 +146,7 @@ class RankGroup:
         draft_model: Path | None = None,
         tiles: npt.NDArray[np.uint8] | None = None,
         adapters: Sequence[Path] = (),
+        disk_folder: Path | None = None,
         **settings: Any,
     ) -> None:
         count("rank groups")
@@ -197,6 +203,7 @@ class RankGroup:
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
                 drafter=_drafter(draft_model, settings),
                 adapters=[_described(number, path, config, settings) for number, path in enumerate(adapters, 1)],
+                disk_folder="" if disk_folder is None else str(disk_folder),
             )
             for rank in range(tp)
         ]
@@ -265,6 +272,15 @@ class RankGroup:
         """What every rank's steps have cost since load."""
         self._broadcast(ProfileRequest(0, ceilings=False))
         return [self._next(rank, RankProfile) for rank in range(len(self._sockets))]
+
+    def disk_ready(self) -> list[DiskReady]:
+        """Every rank's report about the disk tier."""
+        return [self._next(rank, DiskReady) for rank in range(len(self._sockets))]
+
+    def move(self, message: WriteRecords | ReadRecords) -> list[RecordsMoved]:
+        """Write or read records on every rank; the answers."""
+        self._broadcast(message)
+        return [self._next(rank, RecordsMoved) for rank in range(len(self._sockets))]
 
     def load_adapter(self, number: int, path: Path) -> list[AdapterLoaded]:
         """Load an adapter on every rank; the answers."""

@@ -55,6 +55,11 @@ class Window(NamedTuple):
         """
         return self.first(position) // (layout.page_size * layout.block_pages) * layout.block_pages
 
+    def tail_pages(self, layout: PageLayout = LAYOUT) -> int:
+        """Return the most pages that a sequence needs to continue at the end of a page."""
+        # The first position is at most `tokens` - 1 before the next one, and a block less one after its first page.
+        return (self.tokens + layout.page_size * layout.block_pages - 2) // layout.page_size
+
     def least_pages(
         self, sequences: int, step_tokens: int, max_drafts: int = MAX_DRAFTS, layout: PageLayout = LAYOUT
     ) -> int:

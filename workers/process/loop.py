@@ -27,6 +27,7 @@ from numaserve.workers.interface.protocol import (
     Shutdown,
     StepPlan,
     StepResult,
+    ToDisk,
     ToWorker,
     WorkerStats,
     decode_to_worker,
@@ -185,8 +186,9 @@ class _Loop:
                 continue
             if isinstance(message, LoadAdapter):
                 self._model.adapters.begin(message)
-                continue
-            for answer in self._model.adapters.answers():
+            elif isinstance(message, ToDisk) and self._model.disk is not None:
+                self._model.disk.begin(message)
+            for answer in self._model.answers():
                 self._mailbox.send(answer)
             if not isinstance(message, StepPlan):
                 continue

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -13,7 +14,9 @@ import numpy.typing as npt
 from numaserve.kernels import PackedMatrix
 from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import (
+    AdapterLoaded,
     Ceilings,
+    FromDisk,
     Launch,
     OperationProfile,
     OperationTerms,
@@ -42,6 +45,9 @@ from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.process.tower import make_tower
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
+
+if TYPE_CHECKING:
+    from numaserve.workers.kv_disk.tier import DiskTier
 
 # Token, its log-probability, the most likely tokens, and their log-probabilities.
 NativeLogprobs = tuple[int, float, list[int], list[float]]
@@ -74,7 +80,7 @@ class RankModel:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         """Load the weights and build the Programs; `report(done, total)` gets bytes of packed weights, and `wake` is
-        called by another thread when `adapters` has answers. Raises `OperatorError` for a checkpoint that cannot be
+        called by other threads when there are `answers`. Raises `OperatorError` for a checkpoint that cannot be
         served."""
         held = RankWeights(launch)
         self._loaded = [held]
@@ -116,6 +122,7 @@ class RankModel:
         self.terms = served.terms
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_grace_s)
+        self.disk = self._make_disk(served, wake) if launch.disk_folder else None
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
         self._wants_logprobs = [False] * launch.capacity.max_slots
@@ -207,6 +214,10 @@ class RankModel:
         caches = [layer for _, each in self._programs for layer in each.program.kv_memory]
         return self._node.misplaced_pages([*weights, *caches])
 
+    def answers(self) -> list[AdapterLoaded | FromDisk]:
+        """Return the answers that are there of work alongside the steps."""
+        return [*self.adapters.answers(), *(() if self.disk is None else self.disk.answers())]
+
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`
         when a peer is gone."""
@@ -259,6 +270,13 @@ class RankModel:
             raise ValueError("the step has a constrained sequence, but this worker receives no token masks")
         self.adapters.check(init.adapter)
         self._program.init_slot(slot, slot_settings(init))
+
+    def _make_disk(self, served: RankProgram, wake: Callable[[], None]) -> DiskTier:
+        # Most servers have no disk tier, and import nothing of it.
+        from numaserve.workers.process.disk import make_disk  # noqa: PLC0415
+
+        drafters = () if self._drafter is None else self._drafter.programs
+        return make_disk(self._launch, served, drafters, wake)
 
     def _run_tower(self, works: list[TowerWork]) -> int:
         if self._tower is None:

@@ -75,6 +75,7 @@ class RankProgram:
     outside: OutsideRows
     parts: list[StepPart]  # of a step, the smallest ones
     shares: list[float]  # of the step's multiplies, in each part
+    setup: ProgramSetup
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class RankProgram:
         the KV cache of that Program. Steps of the work `in_parts` may run in `parts`."""
         launch = held.launch
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
-        self._setup = ProgramSetup(model.shape(held.part), limits, ranks, settings or launch.settings)
-        builder = ProgramBuilder(self._setup)
+        self.setup = ProgramSetup(model.shape(held.part), limits, ranks, settings or launch.settings)
+        builder = ProgramBuilder(self.setup)
         model.forward(builder, held.part)
         costs = builder.costs()
         self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
@@ -104,7 +105,7 @@ class RankProgram:
     @property
     def limits(self) -> Capacity:
         """The sizes that the Program is made for."""
-        return self._setup.limits
+        return self.setup.limits
 
     def operations(self) -> list[OperationProfile]:
         """Return the cost of the Program's operations since load."""
@@ -115,22 +116,23 @@ class RankProgram:
             moved[name, computes] += moves.of(totals)
         return [replace(each, moved_bytes=moved[each.name, each.format]) for each in found]
 
+    def table_memory(self) -> list[list[tuple[int, int]]]:
+        """Return address and bytes of each layer's KV cache, by page table; none of a cache that is lent."""
+        setup = self.setup
+        found: list[list[tuple[int, int]]] = [[] for _ in setup.limits.table_pages]
+        if not self._lent:
+            kinds = zip(setup.shape.caches, setup.page_tables, strict=True)
+            tables = [table for kind, table in kinds for _ in range(kind.layers)]
+            for table, layer in zip(tables, self.program.kv_memory, strict=True):
+                found[table].append(layer)
+        return found
+
     def kv_populations(self) -> list[Population]:
         """Return the tasks that touch the KV cache's memory ahead of its use, one for each page table."""
         if self._lent:
             return []
-        setup = self._setup
-        tables = [
-            table for kind, table in zip(setup.shape.caches, setup.page_tables, strict=True) for _ in range(kind.layers)
-        ]
-        layers = list(zip(self.program.kv_memory, tables, strict=True))
-
-        def of(table: int) -> list[tuple[int, int]]:
-            return [memory for memory, used in layers if used == table]
-
-        common, *windows = setup.limits.table_pages
-        others = [Population(of(window + 1), pages, window) for window, pages in enumerate(windows)]
-        return [Population(of(0), common), *others]
+        common, *windows = zip(self.table_memory(), self.setup.limits.table_pages, strict=True)
+        return [Population(*common), *(Population(*each, window) for window, each in enumerate(windows))]
 
 
 def _build(

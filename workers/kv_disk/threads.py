@@ -1,0 +1,56 @@
+"""Threads that wait for the disk alongside the steps."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from numaserve.workers.kv_disk.files import Staging
+from numaserve.workers.weights.cache.background import leave_time_to_steps
+
+Task = Callable[[Staging], None]  # must raise nothing
+
+
+class Source(Protocol):
+    """Tasks that several threads work on."""
+
+    def take(self) -> Task | None:
+        """Return the next task; None: there are no more."""
+
+
+class IoThreads:
+    """Threads that work on sources, in order, with all threads on the first one that has tasks left.
+
+    The threads are daemons: a disk that hangs cannot keep the worker from ending.
+    """
+
+    def __init__(self, name: str, count: int, cpus: Sequence[int]) -> None:
+        """Start `count` threads that may run on any of the rank's `cpus`."""
+        self._cpus = cpus
+        self._sources: deque[Source] = deque()
+        self._changed = threading.Condition()
+        self.count = count
+        for _ in range(count):
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def add(self, source: Source) -> None:
+        """Work on a source, after all that were added before."""
+        with self._changed:
+            self._sources.append(source)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        leave_time_to_steps(self._cpus)
+        staging = Staging()
+        while True:
+            self._next()(staging)
+
+    def _next(self) -> Task:
+        with self._changed:
+            while True:
+                while self._sources:
+                    task = self._sources[0].take()
+                    if task is not None:
+                        return task
+                    self._sources.popleft()
+                self._changed.wait()

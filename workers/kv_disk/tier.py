@@ -1,0 +1,121 @@
+"""The disk tier of a rank: its messages, its files and its threads."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from numaserve.workers.interface.protocol import (
+    CancelRead,
+    DiskReady,
+    FromDisk,
+    ReadRecords,
+    RecordsMoved,
+    ToDisk,
+    WriteRecords,
+)
+from numaserve.workers.kv_disk.files import DirectFile, File
+from numaserve.workers.kv_disk.memory import CacheMemory, RecordError
+from numaserve.workers.kv_disk.places import RecordFiles
+from numaserve.workers.kv_disk.probe import ProbeError, read_rate
+from numaserve.workers.kv_disk.threads import IoThreads
+from numaserve.workers.kv_disk.transfers import Reading, Transfer, Writing
+from numaserve.workers.weights.cache.background import leave_time_to_steps
+
+_READERS = 4  # a disk reaches a third of its bandwidth with one read at a time, and nearly all with four
+_WRITERS = 2  # of their own: a sync that takes long delays no read
+
+_log = logging.getLogger(__name__)
+
+
+class DiskTier:
+    """Moves records between a rank's files and the memory of its caches.
+
+    `begin` is called by the thread that runs steps, between two plans: all plans that were sent before have run.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        folder: Path,
+        memory: CacheMemory,
+        *,
+        cpus: Sequence[int],
+        wake: Callable[[], None],
+        open_file: Callable[[Path], File] = DirectFile,
+    ) -> None:
+        """Open the files in `folder`, in a thread that may run on any of `cpus`. `wake` is called from some thread when
+        an answer is there. Tests open files that fail by `open_file`."""
+        self._rank, self._folder, self._memory, self._cpus = rank, folder, memory, cpus
+        self._wake, self._open_file = wake, open_file
+        self._files: RecordFiles | None = None
+        self._reads: dict[int, Transfer] = {}
+        self._answers: deque[FromDisk] = deque()
+        self._readers = IoThreads("kv-disk-read", _READERS, cpus)
+        self._writers = IoThreads("kv-disk-write", _WRITERS, cpus)
+        # A daemon, as all threads here: a disk that hangs cannot keep the worker from ending.
+        threading.Thread(target=self._open, name="kv-disk-open", daemon=True).start()
+
+    def begin(self, message: ToDisk) -> None:
+        """Begin to move records, or cancel that."""
+        if isinstance(message, CancelRead):
+            reading = self._reads.get(message.request_id)
+            if reading is not None:
+                reading.close("cancelled")
+            return
+        try:
+            self._start(message)
+        except RecordError as error:
+            self._answer(RecordsMoved(self._rank, message.request_id, 0, "io", str(error)))
+
+    def answers(self) -> list[FromDisk]:
+        """Return the answers that are there."""
+        answers: list[FromDisk] = []
+        while self._answers:
+            answer = self._answers.popleft()
+            if isinstance(answer, RecordsMoved):
+                self._reads.pop(answer.request_id, None)
+            answers.append(answer)
+        return answers
+
+    def _start(self, message: WriteRecords | ReadRecords) -> None:
+        if self._files is None:
+            raise RecordError("the files of the disk tier are not open")
+        places = self._files.places(message.records)
+        if not places:
+            self._answer(RecordsMoved(self._rank, message.request_id, 0))
+        elif isinstance(message, ReadRecords):
+            reading = Reading(self._rank, message.request_id, places, self._answer)
+            self._reads[message.request_id] = reading
+            self._readers.add(reading)
+        else:
+            self._writers.add(Writing(self._rank, message.request_id, places, self._answer))
+
+    def _answer(self, answer: FromDisk) -> None:
+        self._answers.append(answer)
+        self._wake()
+
+    def _open(self) -> None:
+        leave_time_to_steps(self._cpus)
+        page_bytes = anchor_bytes = 0
+        rate, problem = 0.0, ""
+        try:
+            files = self._opened()
+            rate = read_rate(self._folder / f"rank-{self._rank}.probe", self._readers)
+            page_bytes = files.pages.record_bytes
+            anchor_bytes = 0 if files.anchors is None else files.anchors.record_bytes
+            self._files = files
+        except (OSError, ProbeError) as error:
+            problem = str(error)
+        except Exception as error:
+            _log.exception("the files of the disk tier cannot be opened")
+            problem = f"{type(error).__name__}; see the server's log"
+        self._answer(DiskReady(self._rank, page_bytes, anchor_bytes, rate, problem))
+
+    def _opened(self) -> RecordFiles:
+        def opened(kind: str) -> File:
+            return self._open_file(self._folder / f"rank-{self._rank}.{kind}")
+
+        has_anchors = self._memory.has_anchors
+        return RecordFiles.of(self._memory, opened("pages"), opened("anchors") if has_anchors else None)

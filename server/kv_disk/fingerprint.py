@@ -55,17 +55,20 @@ def changes_between(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[
 
 
 def machine_facts() -> list[object]:
-    """Return what the machine adds to the bits.
+    """Return what the machine adds to the bits: versions and the processor's flags stand for the arguments of
+    `table_values` that are not tried."""
+    return [table_values(), np.__version__, platform.libc_ver(), platform.machine(), _flags()]
 
-    The kernels call no function of libm, but tables of rotations come from numpy, which computes sines by the
-    processor's vectors or by libm. Their values at some arguments stand for all. Versions and the processor's flags are
-    there for the arguments that are not tried.
+
+def table_values() -> bytes:
+    """Return values of the functions by which tables of rotations are computed, at some arguments.
+
+    The kernels call no function of libm. But numpy computes powers, sines and cosines by the processor's vectors or by
+    libm, and both round differently: such tables differ in single bits between processors with and without AVX-512.
     """
     angles = np.arange(_PROBES, dtype=np.float64) * 37.25
-    with np.errstate(all="ignore"):
-        tried = [np.cos(angles), np.sin(angles), 10000.0 ** -(angles / angles[-1]), np.log(angles + 1), np.exp(-angles)]
-    values = hashlib.sha256(b"".join(each.tobytes() for each in tried)).hexdigest()
-    return [values, np.__version__, platform.libc_ver(), platform.machine(), _flags()]
+    powers = 10000.0 ** -(angles / angles[-1])
+    return b"".join(each.tobytes() for each in (np.cos(angles), np.sin(angles), powers, np.log1p(angles)))
 
 
 def _flags() -> str:

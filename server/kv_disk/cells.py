@@ -5,7 +5,7 @@
 
 A cell has its own CRC, over its number and a nonce of the file too. So a damaged cell is skipped without harm to the
 next one, and no cell of an earlier file is taken for one of this file: a file system may show old blocks after a power
-failure. Cells of different lengths were rejected: after a damaged length, nothing tells where the next cell begins.
+failure. Cells of different lengths were rejected: after a damaged length, the next cell could not be found.
 
 The name of a cache group has a cell of its own, and other cells name a group by its number.
 """

@@ -51,8 +51,8 @@ class KvDiskFolder:
             self.fd = os.open(self.path, _OPEN_FOLDER | os.O_NOFOLLOW)
         try:
             _check_owner(os.fstat(self.fd), self.path)
-            _check_parents(self.path)
             with _explained(self.path):
+                _check_parents(self.path)
                 self._lock = os.open(_LOCK_NAME, _OPEN_FILE | os.O_CREAT, 0o600, dir_fd=self.fd)
         except BaseException:
             os.close(self.fd)

@@ -1,4 +1,4 @@
-"""What the cells of an index leave: the live nodes."""
+"""The live nodes of an index."""
 
 from array import array
 from collections.abc import Mapping

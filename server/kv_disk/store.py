@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """What is known of the tier before the workers are."""
+    """The settings of the tier, and all that is known of its pages before the workers start."""
 
     folder: Path
     limit_bytes: int  # of all ranks' files together

@@ -26,7 +26,7 @@ CHANGES = sample_changes()
 
 
 def live_after(changes: list[Change]) -> set[tuple[str, object]]:
-    """What changes leave, by a plain dictionary."""
+    """The nodes that changes leave, by a plain dictionary."""
     slots: dict[tuple[str, int], Added] = {}
     for change in changes:
         if isinstance(change, Cleared):

@@ -31,6 +31,11 @@ _POOR = {
 _log = logging.getLogger(__name__)
 
 
+def record_file_name(rank: int, kind: RecordKind) -> str:
+    """Return the name of a rank's file of records."""
+    return f"rank-{rank}.{kind}"
+
+
 class RecordFile(NamedTuple):
     """A file of records of a rank."""
 

@@ -12,8 +12,7 @@ from typing import Protocol
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
 from numaserve.server.scheduler.disk.changes import Change
-from numaserve.server.scheduler.disk.directory import DiskDirectory
-from numaserve.server.scheduler.disk.shelves import Shelf, Shelves
+from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes, Shelf, Shelves
 from numaserve.server.scheduler.disk.tier import DiskMove, DiskTier
 from numaserve.workers.interface.protocol import CancelRead, DiskReady, FromDisk, ReadRecords, RecordsMoved, ToDisk
 
@@ -23,22 +22,6 @@ _LEAST_READ_S = 2.0  # for a read, besides the time that computing the pages wou
 _WRITE_S = 60.0  # for a batch
 _TELLING_BYTES = 4 << 20  # of a read whose rate is the bandwidth of the disk
 _RETRY_S = 60.0  # without a read, after which a slow disk may be twice as fast
-
-
-@dataclass(frozen=True)
-class RecordSizes:
-    """Bytes of a record in each rank's file."""
-
-    pages: Sequence[int]
-    anchors: Sequence[int]  # 0: every page is an anchor
-
-
-@dataclass(frozen=True)
-class Directories:
-    """The prefixes on disk."""
-
-    pages: DiskDirectory
-    anchors: DiskDirectory
 
 
 class DiskIndex(Protocol):
@@ -66,15 +49,16 @@ class _Sent:
 class DiskWork:
     """Connects the scheduler's disk tier with the ranks and the index.
 
-    The tier is opened when every rank has measured its disk and the index was read, while the server serves. A rank that
-    cannot use its files, an index that cannot be kept, and a disk that does not answer switch the tier off until the
-    next start: the server goes on without it.
+    The tier is opened when every rank has measured its disk and the index was read, while the server serves. It is
+    switched off until the next start by a rank that cannot use its files, by an index that cannot be kept, and by a
+    disk that does not answer: the server goes on without it.
     """
 
     def __init__(
         self,
         tier: DiskTier,
         index: DiskIndex,
+        *,
         send: Callable[[ToDisk], None],
         wake: Callable[[], None],
         world_size: int,

@@ -115,7 +115,12 @@ class Engine:
         self._disk: DiskWork | None = None
         if scheduler.disk is not None and disk_index is not None:
             self._disk = DiskWork(
-                scheduler.disk, disk_index, supervisor.send, self._steps.wake, len(launches), clock
+                scheduler.disk,
+                disk_index,
+                send=supervisor.send,
+                wake=self._steps.wake,
+                world_size=len(launches),
+                clock=clock,
             )
         self._profiles = Profiles(
             supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
@@ -178,6 +183,11 @@ class Engine:
     def load(self) -> Load:
         """Return the current load."""
         return load_of(self._scheduler)
+
+    def disk_failed(self, problem: str, message: str) -> None:
+        """Go on without the disk tier, whose index has a problem of this kind."""
+        if self._disk is not None:
+            self._disk.switch_off(f"{problem}: {message}")
 
     def server_info(self) -> dict[str, object]:
         """Return the configuration, topology and live counters."""

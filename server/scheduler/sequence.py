@@ -152,7 +152,8 @@ class Sequence:
     tails: list[OpenTail] = field(init=False, default_factory=list)  # of each window table; empty unless running
     marks: Marks | None = field(init=False, default=None)  # None unless running with states or window tables
     # It waits until another sequence has computed a prefix that they share (see `PrefixWaits`), or until one was read
-    # from disk (see `DiskReads`). The longest shared prefix ended at `waited_to`, and turns below `waits_below` had come when it first waited for that one.
+    # from disk (see `DiskReads`). The longest shared prefix ended at `waited_to`, and turns below `waits_below` had
+    # come when it first waited for that one.
     awaits_prefix: bool = field(init=False, default=False)
     waited_to: int = field(init=False, default=0)
     waits_below: int = field(init=False, default=0)

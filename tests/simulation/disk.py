@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numaserve.server.engine.disk_work import Directories, RecordSizes
 from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Dropped
 from numaserve.server.scheduler.disk.directory import DiskDirectory
+from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 from numaserve.workers.interface.protocol import (
     CancelRead,
     DiskProblem,

@@ -56,9 +56,7 @@ class SimulatedGroup:
         self._adapters = adapters
         self._launched: Sequence[LoraAdapter] = ()
         self._ready: asyncio.Future[None] = world.loop.create_future()
-        self._workers = SimulatedWorkers(
-            world, scenario, tell=self._tell, die=self.die, blame=self._blame, disks=disks
-        )
+        self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame, disks=disks)
         self._frozen_at = float("inf")
         self._blamed = False  # it has done what it may be declared broken for
         self.pids: list[int] = []

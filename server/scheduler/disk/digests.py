@@ -35,8 +35,8 @@ def root_digest(scope: CacheScope) -> bytes:
 
 def _next(parent: bytes, key: PageKey) -> bytes:
     """Return the digest of a prefix with one page more."""
-    try:
-        return sha256(_TOKENS + parent + array("i", key).tobytes()).digest()  # type: ignore[arg-type]
-    except TypeError:  # it has keys of other content
-        parts = [each if isinstance(each, bytes) else array("i", (each,)).tobytes() for each in key]
-        return sha256(_MIXED + parent + b"".join(len(each).to_bytes(2, "big") + each for each in parts)).digest()
+    tokens = [each for each in key if isinstance(each, int)]
+    if len(tokens) == len(key):
+        return sha256(_TOKENS + parent + array("i", tokens).tobytes()).digest()
+    parts = [each if isinstance(each, bytes) else each.to_bytes(4, "little") for each in key]
+    return sha256(_MIXED + parent + b"".join(len(each).to_bytes(2, "big") + each for each in parts)).digest()

@@ -71,6 +71,7 @@ class DiskReads:
         kv: KVCache,
         waiting: WaitingQueue,
         shelves: Shelves,
+        *,
         page_size: int,
         compute_seconds: Callable[[int, int], float],
         next_id: Callable[[], int],

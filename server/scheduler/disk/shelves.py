@@ -9,6 +9,22 @@ from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
 
 
 @dataclass(frozen=True)
+class RecordSizes:
+    """Bytes of a record in each rank's file."""
+
+    pages: Sequence[int]
+    anchors: Sequence[int]  # 0: every page is an anchor
+
+
+@dataclass(frozen=True)
+class Directories:
+    """The nodes on disk."""
+
+    pages: DiskDirectory
+    anchors: DiskDirectory
+
+
+@dataclass(frozen=True)
 class Shelf:
     """The records of one kind."""
 

@@ -94,7 +94,12 @@ class DiskTier:
         self._shelves = shelves
         self._writes = writes = DiskWrites(self._kv, self._size, shelves)
         self._reads = DiskReads(
-            self._kv, self._waiting, shelves, self._size, self._compute_seconds, lambda: next(self._ids)
+            self._kv,
+            self._waiting,
+            shelves,
+            page_size=self._size,
+            compute_seconds=self._compute_seconds,
+            next_id=lambda: next(self._ids),
         )
         self._kv.on_found, self._kv.on_sound = self._found, self._unless_suspect(writes.offer)
         self._kv.on_sound_anchor(self._unless_suspect(writes.offer_anchor))
@@ -112,7 +117,9 @@ class DiskTier:
         """Return the requests to send now."""
         moves: list[DiskMove] = []
         if self._reads is not None:
-            moves += [DiskMove(ReadRecords(each.request_id, each.records), each.compute_s) for each in self._reads.take_new()]
+            moves += [
+                DiskMove(ReadRecords(each.request_id, each.records), each.compute_s) for each in self._reads.take_new()
+            ]
         batch = None if self._writes is None else self._writes.begin(self._changes)
         if batch is not None:
             self._write_id = next(self._ids)

@@ -34,8 +34,8 @@ class Batch(NamedTuple):
 
 
 class DiskWrites:
-    """Chooses what to write: nodes that an answered step has shown to be sound, each after its parent, and anchors after
-    their nodes.
+    """Chooses what to write: nodes that an answered step has shown to be sound, after their parents, and their anchors
+    after them.
 
     They are written as soon as they are sound, not when they are evicted: a server that is killed has written them, and
     nothing waits for the disk when pages run out. A page that is evicted before its turn is lost to the disk. Nothing

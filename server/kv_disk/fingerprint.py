@@ -15,17 +15,19 @@ from numaserve.workers.interface.protocol import Launch
 
 _PROBES = 4096
 _DIGEST_BYTES = 16
+_NOT_BITS = ("mmproj", "max_loras")
 
 
 def launch_facts(launch: Launch) -> dict[str, object]:
     """Return the facts of a rank's launch that are the same for all ranks.
 
     Sizes of caches and of steps are left out: no bit depends on them, and many follow from the memory that is free at
-    the start. Paths are left out too: the content of the files counts.
+    the start. Paths are left out too: the content of the files counts. So is the number of adapters: the digest of an
+    adapter is in those of its prefixes.
     """
     settings, draft = launch.settings, launch.draft
     return {
-        "settings": [(name, getattr(settings, name)) for name in settings.__struct_fields__ if name != "mmproj"],
+        "settings": [(name, getattr(settings, name)) for name in settings.__struct_fields__ if name not in _NOT_BITS],
         "draft": None if draft is None else draft.settings,
         "drafter": launch.drafter,
         "backend": launch.backend,

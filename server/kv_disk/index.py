@@ -3,6 +3,7 @@
 It holds digests of prefixes, never their tokens: prompts lie in one place, the files of the ranks.
 """
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -100,6 +101,8 @@ class Index:
             _publish(self._folder, file)
         except BaseException:
             file.close()
+            with contextlib.suppress(OSError):
+                os.unlink(_NEW_NAME, dir_fd=self._folder)
             raise
         self._file.close()
         self._file, self._num_live = file, replay.num_live

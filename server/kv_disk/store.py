@@ -17,14 +17,13 @@ from numaserve.server.kv_disk.fingerprint import changes_between, fingerprint_of
 from numaserve.server.kv_disk.folder import KvDiskFolder
 from numaserve.server.kv_disk.index import Index
 from numaserve.server.kv_disk.sizes import slots_of
-from numaserve.server.kv_disk.writer import FolderProblem, IndexWriter
+from numaserve.server.kv_disk.writer import PAUSE_S, FolderProblem, IndexWriter
 from numaserve.server.scheduler.disk.changes import RECORD_KINDS, Change, Dropped, RecordKind
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 from numaserve.workers.interface.errors import OperatorError
 
 _CLOSE_S = 5.0
-_PAUSE_S = 0.003
 _MODEL_CHARACTERS = 200
 _GIB = 1 << 30
 
@@ -198,4 +197,4 @@ class Store:
 
 
 def _pause() -> None:
-    time.sleep(_PAUSE_S)
+    time.sleep(PAUSE_S)

@@ -1,5 +1,6 @@
 """The thread that writes the index, so that no disk blocks the event loop."""
 
+import contextlib
 import errno
 import logging
 import threading
@@ -15,9 +16,13 @@ FolderProblem = Literal["full", "io", "gone", "slow"]
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BETWEEN_SYNCS_S = 0.2  # changes in between share one sync
 _MOST_WAITING = 1 << 18  # changes; some 60 MB
-_PAUSE_S = 0.003
+PAUSE_S = 0.001  # after each millisecond of work that holds the interpreter's lock
 
 _log = logging.getLogger(__name__)
+
+
+class _Closing(Exception):
+    """Raised in the thread when the server ends."""
 
 
 class IndexWriter:
@@ -62,8 +67,9 @@ class IndexWriter:
                 self._index.append(changes)
                 if self._index.is_removed:
                     self._stop("gone", "the index was removed")
-                elif self._index.is_mostly_dead and not self._closing:
-                    self._index.compact(lambda: time.sleep(_PAUSE_S))
+                elif self._index.is_mostly_dead:
+                    with contextlib.suppress(_Closing):
+                        self._index.compact(self._pause)
         except OSError as error:
             self._stop(problem_of(error), error.strerror or str(error))
         except Exception as error:
@@ -71,6 +77,11 @@ class IndexWriter:
             self._stop("io", f"{type(error).__name__}; see the server's log")
         finally:
             self._index.close()
+
+    def _pause(self) -> None:
+        if self._closing:
+            raise _Closing
+        time.sleep(PAUSE_S)
 
     def _next(self) -> list[Change]:
         """Return the changes that wait, at the earliest some time after those before; none: the end."""

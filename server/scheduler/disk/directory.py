@@ -145,18 +145,25 @@ class DiskDirectory:
         last = max((entry.slot for entry in entries), default=-1)
         while len(self._digests) <= last:
             self._grow()
-        entries.sort(key=lambda entry: -entry.depth)
+        # Sorted in groups: to sort a million entries would hold the interpreter's lock for half a second.
+        by_depth: dict[int, list[Entry]] = {}
         for entry in entries:
             self._fill(entry)
             self._used_at[entry.slot] = entry.used_at
-        for entry in entries:  # children first
-            parent = self._slots.get(entry.parent)
-            if parent is not None:
-                self._parents[entry.slot] = self._digests[parent]
-                self._used_at[parent] = max(self._used_at[parent], self._used_at[entry.slot])
-        for entry in sorted(entries, key=lambda entry: self._used_at[entry.slot]):  # stable: children stay first
-            self._recency.insert(entry.slot)
-            self._now = self._used_at[entry.slot]
+            by_depth.setdefault(entry.depth, []).append(entry)
+        by_time: dict[int, list[int]] = {}
+        for depth in sorted(by_depth, reverse=True):
+            for entry in by_depth[depth]:  # after its children
+                used_at = self._used_at[entry.slot]
+                by_time.setdefault(used_at, []).append(entry.slot)
+                parent = self._slots.get(entry.parent)
+                if parent is not None:
+                    self._parents[entry.slot] = self._digests[parent]  # one object for both
+                    self._used_at[parent] = max(self._used_at[parent], used_at)
+        for used_at in sorted(by_time):
+            for slot in by_time[used_at]:
+                self._recency.insert(slot)
+            self._now = used_at
         self._free = [slot for slot in range(last, -1, -1) if not self._digests[slot]]
 
     def _grow(self) -> int:

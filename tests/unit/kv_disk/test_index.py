@@ -195,3 +195,22 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_all_that_it_had_synced(
         depths = {entry.depth for entry in entries["pages"]}
         # The one after it may be on disk too: it was killed before it could say so.
         assert depths - {last + 1} == set(range(max(1, max(depths) - 63), last + 1))
+
+
+def test_a_compaction_that_ends_early_leaves_the_index_as_it_was(tmp_path: Path) -> None:
+    make_index(tmp_path, CHANGES)
+    before = (tmp_path / INDEX_NAME).read_bytes()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    index = Index.open(fd, NUM_SLOTS)
+
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        index.compact(stop)
+    index.append([Added("pages", entry_of(40))])
+    index.close()
+    os.close(fd)
+    assert (tmp_path / INDEX_NAME).read_bytes()[: len(before)] == before
+    assert nodes_of(restored(tmp_path)[0]) == live_after(CHANGES) | {("pages", entry_of(40))}
+    assert [path.name for path in tmp_path.iterdir()] == [INDEX_NAME]

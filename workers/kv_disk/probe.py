@@ -11,6 +11,7 @@ from numaserve.workers.kv_disk.threads import IoThreads, Task
 
 _READ_BYTES = 1 << 20
 _READS = 16  # 16 MiB: a hundredth of a second of a fast disk, and some seconds of the slowest that is worth using
+_PASSES = 3  # the threads share their cores with the steps
 
 
 class _Reads:
@@ -60,14 +61,18 @@ def read_rate(path: Path, open_file: Callable[[Path], File], threads: IoThreads)
     file = open_file(path)
     try:
         _fill(file, expected)
-        reads = _Reads(file, expected)
-        begin = time.monotonic()
-        threads.add(reads)
-        reads.wait()
-        return _READS * _READ_BYTES / (time.monotonic() - begin)
+        return max(_rate(file, expected, threads) for _ in range(_PASSES))
     finally:
         file.close()
         path.unlink(missing_ok=True)
+
+
+def _rate(file: File, expected: bytes, threads: IoThreads) -> float:
+    reads = _Reads(file, expected)
+    begin = time.monotonic()
+    threads.add(reads)
+    reads.wait()
+    return _READS * _READ_BYTES / (time.monotonic() - begin)
 
 
 def _fill(file: File, data: bytes) -> None:

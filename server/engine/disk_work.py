@@ -127,8 +127,10 @@ class DiskWork:
         self.off_reason = reason
         _log.error("the disk tier is off until the next start: %s", reason)
         self._tier.close()
-        for request_id in self._sent:
-            self._send(CancelRead(request_id))
+        # A write is not cancelled: its pages stay locked until the ranks have copied them, or for good.
+        for request_id, sent in self._sent.items():
+            if isinstance(sent.move.message, ReadRecords):
+                self._send(CancelRead(request_id))
 
     def _on_ready(self, message: DiskReady) -> None:
         if message.problem:

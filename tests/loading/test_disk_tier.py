@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     DiskReady,
     DiskRecord,
     FromDisk,
@@ -290,8 +290,8 @@ def test_a_read_that_hangs_is_cancelled_at_once_and_changes_nothing_later(rank: 
     end = time.monotonic() + PATIENCE_S
     while rank.memory.of(pages(10, 1)[0]) != rank.memory.of(pages(0, 1)[0]):
         assert time.monotonic() < end
-    rank.tier.begin(CancelRead(number + 1))  # of nothing
-    rank.tier.begin(CancelRead(number))
+    rank.tier.begin(CancelMove(number + 1))  # of nothing
+    rank.tier.begin(CancelMove(number))
     assert [(each.done, each.problem) for each in rank.tier.answers() if isinstance(each, RecordsMoved)] == [
         (1, "cancelled")
     ]

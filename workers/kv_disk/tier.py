@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     DiskReady,
     FromDisk,
     ReadRecords,
@@ -50,7 +50,7 @@ class DiskTier:
         self._rank, self._folder, self._memory, self._cpus = rank, folder, memory, cpus
         self._wake, self._open_file = wake, open_file
         self._files: RecordFiles | None = None
-        self._reads: dict[int, Transfer] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._answers: deque[FromDisk] = deque()
         self._readers = IoThreads("kv-disk-read", READERS, cpus)
         self._writers = IoThreads("kv-disk-write", WRITERS, cpus)
@@ -59,10 +59,10 @@ class DiskTier:
 
     def begin(self, message: ToDisk) -> None:
         """Begin to move records, or cancel that."""
-        if isinstance(message, CancelRead):
-            reading = self._reads.get(message.request_id)
-            if reading is not None:
-                reading.close("cancelled")
+        if isinstance(message, CancelMove):
+            transfer = self._transfers.get(message.request_id)
+            if transfer is not None:
+                transfer.close("cancelled")
             return
         try:
             self._start(message)
@@ -75,7 +75,7 @@ class DiskTier:
         while self._answers:
             answer = self._answers.popleft()
             if isinstance(answer, RecordsMoved):
-                self._reads.pop(answer.request_id, None)
+                self._transfers.pop(answer.request_id, None)
             answers.append(answer)
         return answers
 
@@ -91,11 +91,13 @@ class DiskTier:
         if not places:
             self._answer(RecordsMoved(self._rank, message.request_id, 0))
         elif isinstance(message, ReadRecords):
-            reading = Reading(self._rank, message.request_id, places, self._answer)
-            self._reads[message.request_id] = reading
-            self._readers.add(reading)
+            self._add(Reading(self._rank, message.request_id, places, self._answer), self._readers)
         else:
-            self._writers.add(Writing(self._rank, message.request_id, places, self._answer))
+            self._add(Writing(self._rank, message.request_id, places, self._answer), self._writers)
+
+    def _add(self, transfer: Transfer, threads: IoThreads) -> None:
+        self._transfers[transfer.request_id] = transfer
+        threads.add(transfer)
 
     def _answer(self, answer: FromDisk) -> None:
         self._answers.append(answer)

@@ -6,6 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from numaserve.kernels import gather, scatter
 from numaserve.workers.interface.protocol import DiskProblem, RecordsMoved
@@ -71,6 +72,18 @@ class Transfer(ABC):
         if is_last:
             self._finish()
 
+    def _copy(self, copy: Callable[[], None]) -> bool:
+        """Copy from or to the caches; return False, with nothing done, once the request has been answered."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._copying += 1
+        copy()  # outside the lock: the first copy to memory waits until the system has cleared it
+        with self._lock:
+            self._copying -= 1
+            self._lock.notify()
+        return True
+
     @abstractmethod
     def _move(self, run: Run, staging: Staging) -> None:
         """Move the records of a run. Raises `OSError`."""
@@ -109,22 +122,9 @@ class Reading(Transfer):
             if problem:
                 self._fail(number, problem)
                 return
-            if not self._copy(number, place, record):
+            if not self._copy(partial(scatter, payload_of(record, place.payload_bytes), place.ranges)):
                 return
-
-    def _copy(self, number: int, place: Place, record: memoryview) -> bool:
-        """Copy a record to the caches; return False once the request has been answered."""
-        with self._lock:
-            if self._closed:
-                return False
-            self._copying += 1
-        # Outside the lock: the first copy to memory waits until the system has cleared it.
-        scatter(payload_of(record, place.payload_bytes), place.ranges)
-        with self._lock:
             self._moved[number] = True
-            self._copying -= 1
-            self._lock.notify()
-        return True
 
     def _finish(self) -> None:
         self.close()
@@ -136,14 +136,15 @@ class Writing(Transfer):
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
         for place, record in zip(run.places, run.records(staged), strict=True):
-            gather(place.ranges, payload_of(record, place.payload_bytes))
+            # A page that was given to others must not be written as that of the prefix, not even in vain.
+            if not self._copy(partial(gather, place.ranges, payload_of(record, place.payload_bytes))):
+                return
             seal(record, place.record.digest, place.payload_bytes)
         count = run.file.write(staged, run.offset)
         for number, place in enumerate(run.places, run.first):
             if count < place.of.record_bytes * (number - run.first + 1):
                 self._fail(number, "short")
                 return
-            self._moved[number] = True
 
     def _finish(self) -> None:
         try:
@@ -151,8 +152,9 @@ class Writing(Transfer):
                 file.sync()
         except OSError as error:
             # No later sync would report it again: the system may have dropped what it could not write.
-            self._moved = [False] * len(self._moved)
             self._fail(0, *_told(error))
+        with self._lock:
+            self._moved[: self._end] = [True] * self._end
         self.close()
 
 

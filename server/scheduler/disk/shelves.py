@@ -77,6 +77,10 @@ class Shelves:
     pages: Shelf
     anchors: Shelf | None  # None: every page is an anchor
 
+    def of(self, kind: RecordKind) -> Shelf:
+        """Return the shelf of a kind, of which there are records."""
+        return self.pages if kind == "pages" or self.anchors is None else self.anchors
+
     def use(self, path: Sequence[bytes], now: int, changes: list[Change]) -> None:
         """Make the prefix with the digests `path` the most recently used one, as far as it is on disk."""
         on_disk = list(takewhile(self.pages.has, path))

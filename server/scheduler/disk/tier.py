@@ -35,7 +35,7 @@ class DiskCounts:
 
 
 class DiskTier:
-    """Connects pages in memory with those on disk. It is closed until `open`, and does nothing while it is closed.
+    """Connects pages in memory with those on disk. Until `open` it only notes what is to be written.
 
     Nothing here waits, reads a clock or talks to anyone. The owner sends what `take_moves` returns, after the plans
     that were made before, gives the answers to `moved`, and has `take_changes` kept.
@@ -58,22 +58,24 @@ class DiskTier:
         self._is_suspect = is_suspect
         self._ids = itertools.count()
         self._shelves: Shelves | None = None
-        self._writes: DiskWrites | None = None
+        self._writes = DiskWrites(kv, page_size)
         self._reads: DiskReads | None = None
         self._write_id = -1
         self._changes: list[Change] = []
         self.counts = DiskCounts()
         self.now = 0  # unix seconds; the owner sets it
+        kv.on_sound = self._unless_suspect(self._writes.offer)
+        kv.on_sound_anchor(self._unless_suspect(self._writes.offer_anchor))
 
     @property
     def is_open(self) -> bool:
         """Whether pages are written and read."""
-        return self._writes is not None
+        return self._shelves is not None
 
     @property
     def held_nodes(self) -> list[Node]:
         """The nodes of the radix tree that it locks."""
-        batch = None if self._writes is None else self._writes.batch
+        batch = self._writes.batch
         reads = () if self._reads is None else self._reads.reads
         return [*(() if batch is None else batch.locked), *(each.node for each in reads)]
 
@@ -92,7 +94,6 @@ class DiskTier:
     def open(self, shelves: Shelves) -> None:
         """Begin to write to a disk with these records, and to read from it when its rate is set."""
         self._shelves = shelves
-        self._writes = writes = DiskWrites(self._kv, self._size, shelves)
         self._reads = DiskReads(
             self._kv,
             self._waiting,
@@ -101,8 +102,7 @@ class DiskTier:
             compute_seconds=self._compute_seconds,
             next_id=lambda: next(self._ids),
         )
-        self._kv.on_found, self._kv.on_sound = self._found, self._unless_suspect(writes.offer)
-        self._kv.on_sound_anchor(self._unless_suspect(writes.offer_anchor))
+        self._kv.on_found = self._found
 
     def set_read_rate(self, bytes_per_s: float) -> None:
         """Note the bandwidth of the slowest rank. 0: nothing is read."""
@@ -120,7 +120,7 @@ class DiskTier:
             moves += [
                 DiskMove(ReadRecords(each.request_id, each.records), each.compute_s) for each in self._reads.take_new()
             ]
-        batch = None if self._writes is None else self._writes.begin(self._changes)
+        batch = None if self._shelves is None else self._writes.begin(self._shelves, self._changes)
         if batch is not None:
             self._write_id = next(self._ids)
             moves.append(DiskMove(WriteRecords(self._write_id, batch.records)))
@@ -130,7 +130,7 @@ class DiskTier:
         """Note that all ranks have answered a request, of which the first `done` records were moved on every rank."""
         if problem:
             self.counts.problems[problem] = self.counts.problems.get(problem, 0) + 1
-        if self._writes is not None and request_id == self._write_id:
+        if request_id == self._write_id:
             self._writes.answered(done, self.now, self._changes)
             self.counts.written_pages += done
             return
@@ -146,8 +146,7 @@ class DiskTier:
 
     def workers_died(self) -> None:
         """Forget what the ranks were asked for: they are gone, with the memory of all pages."""
-        if self._writes is not None:
-            self._writes.workers_died()
+        self._writes.workers_died()
         if self._reads is not None:
             self._reads.workers_died()
 
@@ -164,8 +163,7 @@ class DiskTier:
         self._kv.on_found = self._kv.on_sound = None
         self._kv.on_sound_anchor(None)
         self.set_read_rate(0.0)
-        if self._writes is not None:
-            self._writes.stop()
+        self._writes.stop()
         if self._reads is not None:
             self._reads.stop()
 

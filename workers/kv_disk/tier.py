@@ -4,6 +4,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from numaserve.workers.interface.protocol import (
@@ -20,7 +21,7 @@ from numaserve.workers.kv_disk.memory import CacheMemory, RecordError
 from numaserve.workers.kv_disk.places import RecordFiles
 from numaserve.workers.kv_disk.probe import read_rate
 from numaserve.workers.kv_disk.threads import IoThreads
-from numaserve.workers.kv_disk.transfers import Reading, Transfer, Writing
+from numaserve.workers.kv_disk.transfers import Moved, Reading, Transfer, Writing
 from numaserve.workers.weights.cache.background import leave_time_to_steps
 
 READERS = 4  # a disk reaches a third of its bandwidth with one read at a time, and nearly all with four
@@ -87,15 +88,19 @@ class DiskTier:
     def _start(self, message: WriteRecords | ReadRecords) -> None:
         if self._files is None:
             raise RecordError("the files of the disk tier are not open")
-        places = self._files.places(message.records)
-        if not places:
-            self._answer(RecordsMoved(self._rank, message.request_id, 0))
+        runs, ranges, request_id = self._files.runs(message.records), self._memory.ranges, message.request_id
+        answer = partial(self._moved, request_id)
+        if not runs:
+            self._answer(RecordsMoved(self._rank, request_id, 0))
         elif isinstance(message, ReadRecords):
-            reading = Reading(self._rank, message.request_id, places, self._answer)
-            self._reads[message.request_id] = reading
+            reading = Reading(runs, ranges, answer)
+            self._reads[request_id] = reading
             self._readers.add(reading)
         else:
-            self._writers.add(Writing(self._rank, message.request_id, places, self._answer))
+            self._writers.add(Writing(runs, ranges, answer))
+
+    def _moved(self, request_id: int, moved: Moved) -> None:
+        self._answer(RecordsMoved(self._rank, request_id, *moved))
 
     def _answer(self, answer: FromDisk) -> None:
         self._answers.append(answer)

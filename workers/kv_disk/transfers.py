@@ -120,30 +120,33 @@ class Reading(Transfer):
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
         count = run.of.file.read(staged, run.offset)
-        for number, (record, part) in enumerate(zip(run.records, run.parts(staged), strict=True), run.first):
+        sound: list[tuple[memoryview, list[MemoryRange]]] = []
+        problem: DiskProblem = ""
+        for record, part in zip(run.records, run.parts(staged), strict=True):
             ranges = self._ranges(record)
             length = bytes_of(ranges)
-            is_short = count < len(part) * (number - run.first + 1)
+            is_short = count < run.of.record_bytes * (len(sound) + 1)
             problem = "short" if is_short else problem_of(part, record.digest, length)
             if problem:
-                self._fail(number, problem)
-                return
-            if not self._copy(number, payload_of(part, length), ranges):
-                return
+                break
+            sound.append((payload_of(part, length), ranges))
+        self._copy(run.first, sound)
+        if problem:
+            self._fail(run.first + len(sound), problem)
 
-    def _copy(self, number: int, payload: memoryview, ranges: list[MemoryRange]) -> bool:
-        """Copy a record to the caches; return False once the request has been answered."""
+    def _copy(self, first: int, sound: list[tuple[memoryview, list[MemoryRange]]]) -> None:
+        """Copy records to the caches, from number `first` on, unless the request has been answered."""
         with self._lock:
             if self._closed:
-                return False
+                return
             self._copying += 1
         # Outside the lock: the first copy to memory waits until the system has cleared it.
-        scatter(payload, ranges)
+        for payload, ranges in sound:
+            scatter(payload, ranges)
         with self._lock:
-            self._moved[number] = True
+            self._moved[first : first + len(sound)] = [True] * len(sound)
             self._copying -= 1
             self._lock.notify()
-        return True
 
     def _finish(self) -> None:
         self.close()

@@ -31,14 +31,14 @@ PATIENCE_S = 60
 class Memory:
     """Caches of three layers with unequal pages, of a layer with snapshots, and of a window."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshots: int = SNAPSHOTS) -> None:
         rng = np.random.default_rng(0)
 
         def layer(number: int, nbytes: int) -> np.ndarray:
             return rng.integers(0, 256, (number, nbytes), np.uint8)
 
         self.pages = [layer(PAGES, nbytes) for nbytes in (2048, 4096, 192)]
-        self.snapshots = [layer(SNAPSHOTS, nbytes) for nbytes in (5000, 640)]
+        self.snapshots = [layer(snapshots, nbytes) for nbytes in (5000, 640)]
         self.tail = [layer(TAIL_PAGES, 1024)]
 
     @property
@@ -102,8 +102,8 @@ class _Faulty(DirectFile):
 class Rank:
     """A disk tier that is ready."""
 
-    def __init__(self, folder: Path) -> None:
-        self.memory, self.shim, self.folder = Memory(), Shim(), folder
+    def __init__(self, folder: Path, snapshots: int = SNAPSHOTS) -> None:
+        self.memory, self.shim, self.folder = Memory(snapshots), Shim(), folder
         self._woken = threading.Event()
         self._requests = iter(range(1 << 20))
         self.tier = DiskTier(0, folder, self.memory.cache, cpus=[], wake=self._woken.set, open_file=self.shim.open)
@@ -359,3 +359,11 @@ def test_files_that_cannot_be_opened_are_told(tmp_path: Path) -> None:
         assert word in rank.ready.problem
         assert rank.read(pages(0, 1)).problem == "io"
         rank.close()
+
+
+def test_states_without_snapshots_are_told(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, snapshots=0)
+    assert isinstance(rank.ready, DiskReady)
+    assert "snapshots" in rank.ready.problem
+    assert list(tmp_path.iterdir()) == []
+    rank.close()

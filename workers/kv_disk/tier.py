@@ -50,6 +50,7 @@ class DiskTier:
         an answer is there. Tests open files that fail by `open_file`."""
         self._rank, self._folder, self._memory, self._cpus = rank, folder, memory, cpus
         self._wake, self._open_file = wake, open_file
+        self._waking, self._closed = threading.Lock(), False
         self._files: RecordFiles | None = None
         self._reads: dict[int, Transfer] = {}
         self._answers: deque[FromDisk] = deque()
@@ -81,7 +82,9 @@ class DiskTier:
         return answers
 
     def close(self) -> None:
-        """Begin to move no more records."""
+        """Begin to move no more records, and wake no one from now on."""
+        with self._waking:
+            self._closed = True
         self._readers.close()
         self._writers.close()
 
@@ -104,7 +107,9 @@ class DiskTier:
 
     def _answer(self, answer: FromDisk) -> None:
         self._answers.append(answer)
-        self._wake()
+        with self._waking:
+            if not self._closed:
+                self._wake()
 
     def _open(self) -> None:
         leave_time_to_steps(self._cpus)

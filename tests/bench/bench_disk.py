@@ -49,7 +49,7 @@ class TierRates:
         self._memory = np.random.default_rng(0).integers(0, 256, (LAYERS, total // LAYERS), np.uint8)
         layers = [Pieces.of((layer.ctypes.data, layer.nbytes), self.num_pages) for layer in self._memory]
         self._woken = threading.Event()
-        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], wake=self._woken.set)
+        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], steps=lambda: 0, wake=self._woken.set)
         ready = self._answer()
         assert isinstance(ready, DiskReady), ready
         assert not ready.problem, ready

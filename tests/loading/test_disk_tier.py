@@ -22,6 +22,7 @@ from numaserve.workers.interface.protocol import (
 from numaserve.workers.kv_disk.files import DirectFile
 from numaserve.workers.kv_disk.memory import CacheMemory, Pieces, TailMemory
 from numaserve.workers.kv_disk.records import HEADER_BYTES
+from numaserve.workers.kv_disk.threads import Rests
 from numaserve.workers.kv_disk.tier import DiskTier
 
 PAGES, SNAPSHOTS, TAIL_PAGES = 24, 4, 10
@@ -106,7 +107,15 @@ class Rank:
         self.memory, self.shim, self.folder = Memory(snapshots), Shim(), folder
         self._woken = threading.Event()
         self._requests = iter(range(1 << 20))
-        self.tier = DiskTier(0, folder, self.memory.cache, cpus=[], wake=self._woken.set, open_file=self.shim.open)
+        self.tier = DiskTier(
+            0,
+            folder,
+            self.memory.cache,
+            cpus=[],
+            steps=lambda: 0,
+            wake=self._woken.set,
+            open_file=self.shim.open,
+        )
         self.ready = self.answer()
 
     def close(self) -> None:
@@ -367,3 +376,15 @@ def test_states_without_snapshots_are_told(tmp_path: Path) -> None:
     assert "snapshots" in rank.ready.problem
     assert list(tmp_path.iterdir()) == []
     rank.close()
+
+
+def test_a_writer_rests_while_steps_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests_taken: list[float] = []
+    monkeypatch.setattr("numaserve.workers.kv_disk.threads.time.sleep", rests_taken.append)
+    steps = iter([0, 0, 3, 3, 4])
+    rests = Rests(lambda: next(steps))
+    counts = []
+    for _ in range(4):
+        rests()
+        counts.append(len(rests_taken))
+    assert counts == [0, 1, 1, 2]

@@ -20,12 +20,12 @@ from numaserve.workers.kv_disk.files import DirectFile, DiskError, File
 from numaserve.workers.kv_disk.memory import CacheMemory, RecordError
 from numaserve.workers.kv_disk.places import RecordFiles
 from numaserve.workers.kv_disk.probe import read_rate
-from numaserve.workers.kv_disk.threads import IoThreads
+from numaserve.workers.kv_disk.threads import IoThreads, Rests
 from numaserve.workers.kv_disk.transfers import Moved, Reading, Transfer, Writing
 from numaserve.workers.weights.cache.background import leave_time_to_steps
 
 READERS = 4  # a disk reaches a third of its bandwidth with one read at a time, and nearly all with four
-WRITERS = 2  # of their own: a sync that takes long delays no read
+WRITERS = 1  # of its own: a sync that takes long delays no read
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +43,17 @@ class DiskTier:
         memory: CacheMemory,
         *,
         cpus: Sequence[int],
+        steps: Callable[[], int],
         wake: Callable[[], None],
         open_file: Callable[[Path], File] = DirectFile,
     ) -> None:
-        """Open the files in `folder`, in a thread that may run on any of `cpus`. `wake` is called from some thread when
-        an answer is there. Tests open files that fail by `open_file`."""
+        """Open the files in `folder`, in a thread that may run on any of `cpus`. `steps` counts steps, during which
+        writes take little time of a core. `wake` is called from some thread when an answer is there. Tests open files
+        that fail by `open_file`."""
         self._rank, self._folder, self._memory, self._cpus = rank, folder, memory, cpus
         self._wake, self._open_file = wake, open_file
         self._waking, self._closed = threading.Lock(), False
+        self._rests = Rests(steps)
         self._files: RecordFiles | None = None
         self._reads: dict[int, Transfer] = {}
         self._answers: deque[FromDisk] = deque()
@@ -100,7 +103,7 @@ class DiskTier:
             self._reads[request_id] = reading
             self._readers.add(reading)
         else:
-            self._writers.add(Writing(runs, ranges, answer))
+            self._writers.add(Writing(runs, ranges, answer, self._rests))
 
     def _moved(self, request_id: int, moved: Moved) -> None:
         self._answer(RecordsMoved(self._rank, request_id, *moved))

@@ -155,6 +155,17 @@ class Reading(Transfer):
 class Writing(Transfer):
     """A request to write records."""
 
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        ranges: Callable[[DiskRecord], list[MemoryRange]],
+        answer: Callable[[Moved], None],
+        rest: Callable[[], None],
+    ) -> None:
+        """See `Transfer`. The threads `rest` after each run, since no sequence waits for them."""
+        super().__init__(runs, ranges, answer)
+        self._rest = rest
+
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
         for record, part in zip(run.records, run.parts(staged), strict=True):
@@ -167,6 +178,7 @@ class Writing(Transfer):
             self._moved[number] = True
         if written < len(run.records):
             self._fail(run.first + written, "short")
+        self._rest()
 
     def _finish(self) -> None:
         try:

@@ -27,7 +27,7 @@ class DiskDirectory:
     A node comes before its parent in the order of eviction, and was not used later. So the first node is a leaf. A node
     whose parent was dropped is unreachable, and stays until it is the first one.
 
-    A node takes about 240 bytes: the digest, its place in the dictionary, and one item in each column. An object for
+    A node takes about 200 bytes: the digest, its place in the dictionary, and one item in each column. An object for
     each node was rejected, which takes twice as much.
     """
 

@@ -99,7 +99,8 @@ def checksum(data: memoryview) -> int:
 def gather(ranges: Sequence[tuple[int, int]], to: memoryview) -> None:
     """Copy memory ranges, each an address and a number of bytes, to a buffer, one after another.
 
-    The interpreter's lock is released meanwhile. Raises ValueError when the buffer has another number of bytes.
+    The interpreter's lock is released meanwhile, unless the bytes are few. Raises ValueError when the buffer has
+    another number of bytes.
     """
 
 def scatter(data: memoryview, ranges: Sequence[tuple[int, int]]) -> None:

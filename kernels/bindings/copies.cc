@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/bindings/released.h"
+
 namespace nb = nanobind;
 
 namespace numaserve {
@@ -31,7 +33,7 @@ void check(const Ranges& ranges, size_t bytes) {
 void gather(const Ranges& ranges, const Buffer& to) {
   check(ranges, to.size());
   uint8_t* at = to.data();
-  const nb::gil_scoped_release released;
+  const Released released(static_cast<int64_t>(to.size()));
   for (const auto& [address, bytes] : ranges) {
     std::memcpy(at, reinterpret_cast<const void*>(address), static_cast<size_t>(bytes));
     at += bytes;
@@ -41,7 +43,7 @@ void gather(const Ranges& ranges, const Buffer& to) {
 void scatter(const ReadOnlyBuffer& from, const Ranges& ranges) {
   check(ranges, from.size());
   const uint8_t* at = from.data();
-  const nb::gil_scoped_release released;
+  const Released released(static_cast<int64_t>(from.size()));
   for (const auto& [address, bytes] : ranges) {
     std::memcpy(reinterpret_cast<void*>(address), at, static_cast<size_t>(bytes));
     at += bytes;

@@ -19,6 +19,7 @@
 #include "kernels/bindings/adapters.h"
 #include "kernels/bindings/copies.h"
 #include "kernels/bindings/program.h"
+#include "kernels/bindings/released.h"
 #include "kernels/cpu_features.h"
 #include "kernels/runtime/exchange/reduce_node.h"
 #include "kernels/runtime/machine/ceilings.h"
@@ -224,8 +225,9 @@ NB_MODULE(_native, m) {
   m.def(
       "checksum",
       [](const Bytes& data) {
-        const nb::gil_scoped_release no_gil;
-        return checksum(reinterpret_cast<const std::byte*>(data.data()), static_cast<int64_t>(data.size()));
+        const auto bytes = static_cast<int64_t>(data.size());
+        const Released no_lock(bytes);
+        return checksum(reinterpret_cast<const std::byte*>(data.data()), bytes);
       },
       nb::arg("data"));
 

@@ -20,6 +20,7 @@ from numaserve.server.kv_disk.sizes import slots_of
 from numaserve.server.kv_disk.writer import PAUSE_S, FolderProblem, IndexWriter
 from numaserve.server.scheduler.disk.changes import RECORD_KINDS, Change, Dropped, RecordKind
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
+from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 from numaserve.workers.interface.errors import OperatorError
 
 _CLOSE_S = 5.0
@@ -40,22 +41,6 @@ class StoreOptions:
     facts: Mapping[str, object]  # all else that the bits of pages depend on, by name, see `launch_facts`
     groups: Collection[str] | None = None  # cache groups that still exist; None: all do
     max_age_s: int | None = None  # of a node that is not used
-
-
-@dataclass(frozen=True)
-class RecordSizes:
-    """Bytes of a record in each rank's file."""
-
-    pages: Sequence[int]
-    anchors: Sequence[int]  # 0: every page is an anchor
-
-
-@dataclass(frozen=True)
-class Directories:
-    """The nodes on disk."""
-
-    pages: DiskDirectory
-    anchors: DiskDirectory
 
 
 class Store:
@@ -108,6 +93,11 @@ class Store:
         """Keep changes of the directories, without waiting for the disk. Ignored before `load` and after a problem."""
         if self._writer is not None:
             self._writer.append(changes)
+
+    @staticmethod
+    def now() -> int:
+        """Return the time of changes that are made now, in unix seconds."""
+        return round(time.time())
 
     def close(self) -> None:
         """Keep the changes that wait, if the disk takes them in a few seconds, and let another server use the folder.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.needs import GIB
 from numaserve.workers.weights.checkpoint_files import checkpoint_files
 
+_log = logging.getLogger(__name__)
+
 
 def open_store(checked: Checked, model: ModelConfig) -> Store | None:
     """Return the store of the served model, whose folder is locked; None: the tier is off.
@@ -23,6 +26,9 @@ def open_store(checked: Checked, model: ModelConfig) -> Store | None:
     """
     config, launch = checked.config, checked.deployment.launches[0]
     if config.kv_disk_path is None:
+        return None
+    if not (config.prefix_cache and checked.deployment.reuses_prefixes):
+        _log.warning("--kv-disk-path has no effect: this server caches no prefixes")
         return None
     facts = {
         "isa": checked.instruction_set,

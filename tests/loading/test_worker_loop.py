@@ -6,15 +6,19 @@ from typing import Any, cast
 import pytest
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
+    CancelRead,
     Ceilings,
     FromWorker,
     Launch,
     ProfileRequest,
     RankProfile,
+    ReadRecords,
+    RecordsMoved,
     SeqPlan,
     Shutdown,
     StepPlan,
     StepResult,
+    ToDisk,
     ToWorker,
 )
 from numaserve.workers.process import loop
@@ -60,9 +64,20 @@ class Model:
 
     def __init__(self) -> None:
         self.events: list[object] = []
+        self._answers: list[FromWorker] = []
+
+    @property
+    def disk(self) -> "Model":
+        return self
+
+    def begin(self, message: ToDisk) -> None:
+        self.events.append(message)
+        if isinstance(message, CancelRead):
+            self._answers.append(RecordsMoved(0, message.request_id, 0, "cancelled"))
 
     def answers(self) -> list[FromWorker]:
-        return []
+        answers, self._answers = self._answers, []
+        return answers
 
     def kv_populations(self) -> list["Model"]:
         return [self]
@@ -133,3 +148,14 @@ def test_ceilings_are_measured_at_once_while_nothing_else_is_to_do(monkeypatch: 
     mailbox = EmptyMailbox([LAUNCH, ProfileRequest(7, ceilings=True), StepPlan(0, [SeqPlan(0, 0, [1])]), Shutdown()])
     assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0
     assert model.events == [*["slice"] * SLICES, "profile", "step", "keep up"]
+
+
+def test_records_are_moved_after_the_steps_that_were_planned_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(loop, "_load", lambda *_: model)
+    read, cancel = ReadRecords(7, []), CancelRead(7)
+    first, second = (StepPlan(step_id, [SeqPlan(0, 0, [1])]) for step_id in range(2))
+    mailbox = FullMailbox([LAUNCH, first, read, second, cancel, Shutdown()])
+    assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0
+    assert model.events == ["step", "keep up", read, "step", "keep up", cancel]
+    assert mailbox.sent[-1] == RecordsMoved(0, 7, 0, "cancelled")  # at once, and not after the next plan

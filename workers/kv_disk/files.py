@@ -10,6 +10,10 @@ from typing import Protocol
 _REFUSES_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
+class DiskError(Exception):
+    """The disk tier cannot be used."""
+
+
 class File(Protocol):
     """A file that any number of threads read and write. Memory, offsets and lengths are multiples of `ALIGNMENT`.
 
@@ -24,6 +28,9 @@ class File(Protocol):
 
     def sync(self) -> None:
         """Return when all that was written is on disk."""
+
+    def close(self) -> None:
+        """Close the file, which no thread may use any more."""
 
 
 class DirectFile:
@@ -59,7 +66,7 @@ class DirectFile:
         self._drop(0, 0)
 
     def close(self) -> None:
-        """Close the file. No thread may use it any more."""
+        """See `File`."""
         os.close(self._fd)
 
     def _drop(self, offset: int, count: int) -> None:

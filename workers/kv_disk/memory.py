@@ -23,7 +23,7 @@ class Pieces(NamedTuple):
     def of(cls, memory: MemoryRange, number: int) -> "Pieces":
         """Return the `number` pieces that some memory consists of."""
         address, nbytes = memory
-        return cls(address, nbytes // number, number)
+        return cls(address, nbytes // max(number, 1), number)
 
     def at(self, index: int) -> MemoryRange:
         """Return the memory of a piece. Raises `RecordError` for a piece that does not exist."""
@@ -55,6 +55,11 @@ class CacheMemory(NamedTuple):
     def anchor_bytes(self) -> int:
         """The most bytes of an anchor; 0: the model has no anchors besides its pages."""
         return _bytes_of(self.snapshots) + sum(tail.most * _bytes_of(tail.layers) for tail in self.tails)
+
+    @property
+    def lacks_snapshots(self) -> bool:
+        """Whether a sequence has states of which no snapshots are stored, without which it cannot continue."""
+        return any(layer.number == 0 for layer in self.snapshots)
 
     @property
     def has_anchors(self) -> bool:

@@ -29,7 +29,7 @@ class IoThreads:
         self._cpus = cpus
         self._sources: deque[Source] = deque()
         self._changed = threading.Condition()
-        self.count = count
+        self._closed = False
         for _ in range(count):
             threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -39,18 +39,25 @@ class IoThreads:
             self._sources.append(source)
             self._changed.notify_all()
 
+    def close(self) -> None:
+        """Let the threads end after their tasks."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
     def _run(self) -> None:
         leave_time_to_steps(self._cpus)
         staging = Staging()
-        while True:
-            self._next()(staging)
+        while (task := self._next()) is not None:
+            task(staging)
 
-    def _next(self) -> Task:
+    def _next(self) -> Task | None:
         with self._changed:
-            while True:
+            while not self._closed:
                 while self._sources:
                     task = self._sources[0].take()
                     if task is not None:
                         return task
                     self._sources.popleft()
                 self._changed.wait()
+        return None

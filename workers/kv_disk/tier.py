@@ -15,16 +15,16 @@ from numaserve.workers.interface.protocol import (
     ToDisk,
     WriteRecords,
 )
-from numaserve.workers.kv_disk.files import DirectFile, File
+from numaserve.workers.kv_disk.files import DirectFile, DiskError, File
 from numaserve.workers.kv_disk.memory import CacheMemory, RecordError
 from numaserve.workers.kv_disk.places import RecordFiles
-from numaserve.workers.kv_disk.probe import ProbeError, read_rate
+from numaserve.workers.kv_disk.probe import read_rate
 from numaserve.workers.kv_disk.threads import IoThreads
 from numaserve.workers.kv_disk.transfers import Reading, Transfer, Writing
 from numaserve.workers.weights.cache.background import leave_time_to_steps
 
-_READERS = 4  # a disk reaches a third of its bandwidth with one read at a time, and nearly all with four
-_WRITERS = 2  # of their own: a sync that takes long delays no read
+READERS = 4  # a disk reaches a third of its bandwidth with one read at a time, and nearly all with four
+WRITERS = 2  # of their own: a sync that takes long delays no read
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class DiskTier:
         self._files: RecordFiles | None = None
         self._reads: dict[int, Transfer] = {}
         self._answers: deque[FromDisk] = deque()
-        self._readers = IoThreads("kv-disk-read", _READERS, cpus)
-        self._writers = IoThreads("kv-disk-write", _WRITERS, cpus)
+        self._readers = IoThreads("kv-disk-read", READERS, cpus)
+        self._writers = IoThreads("kv-disk-write", WRITERS, cpus)
         # A daemon, as all threads here: a disk that hangs cannot keep the worker from ending.
         threading.Thread(target=self._open, name="kv-disk-open", daemon=True).start()
 
@@ -79,6 +79,11 @@ class DiskTier:
             answers.append(answer)
         return answers
 
+    def close(self) -> None:
+        """Begin to move no more records."""
+        self._readers.close()
+        self._writers.close()
+
     def _start(self, message: WriteRecords | ReadRecords) -> None:
         if self._files is None:
             raise RecordError("the files of the disk tier are not open")
@@ -102,11 +107,11 @@ class DiskTier:
         rate, problem = 0.0, ""
         try:
             files = self._opened()
-            rate = read_rate(self._folder / f"rank-{self._rank}.probe", self._readers)
+            rate = read_rate(self._path("probe"), self._open_file, self._readers)
             page_bytes = files.pages.record_bytes
             anchor_bytes = 0 if files.anchors is None else files.anchors.record_bytes
             self._files = files
-        except (OSError, ProbeError) as error:
+        except (OSError, DiskError) as error:
             problem = str(error)
         except Exception as error:
             _log.exception("the files of the disk tier cannot be opened")
@@ -114,8 +119,11 @@ class DiskTier:
         self._answer(DiskReady(self._rank, page_bytes, anchor_bytes, rate, problem))
 
     def _opened(self) -> RecordFiles:
-        def opened(kind: str) -> File:
-            return self._open_file(self._folder / f"rank-{self._rank}.{kind}")
+        if self._memory.lacks_snapshots:
+            raise DiskError("the model has recurrent states, but the rank stores no snapshots of them")
+        pages = self._open_file(self._path("pages"))
+        anchors = self._open_file(self._path("anchors")) if self._memory.has_anchors else None
+        return RecordFiles.of(self._memory, pages, anchors)
 
-        has_anchors = self._memory.has_anchors
-        return RecordFiles.of(self._memory, opened("pages"), opened("anchors") if has_anchors else None)
+    def _path(self, kind: str) -> Path:
+        return self._folder / f"rank-{self._rank}.{kind}"

@@ -28,12 +28,12 @@ class Transfer(ABC):
         self._sizes = [place.of.record_bytes for place in places]
         self._files = {place.of.file for place in places}
         self._waiting = runs_of(places)[::-1]
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._moved = [False] * len(places)
         self._end = len(places)  # the first record with a problem, or the number of records
         self._problem: DiskProblem = ""
         self._message = ""
-        self._working = 0
+        self._working = self._copying = 0  # threads
         self._begin_ns = 0
         self._closed = False
 
@@ -47,11 +47,15 @@ class Transfer(ABC):
             run = self._waiting.pop()
         return lambda staging: self._work(run, staging)
 
-    def close(self, problem: DiskProblem, message: str = "") -> None:
-        """Answer now, unless this was done before. No memory of a cache changes from then on."""
+    def close(self, problem: DiskProblem = "") -> None:
+        """Answer now, unless this was done before; with a `problem` if records are left that have none of their own. No
+        memory of a cache changes from then on."""
         with self._lock:
             if not self._closed:
-                self._close(problem, message)
+                self._closed = True
+                while self._copying:  # no copy waits for a disk
+                    self._lock.wait()
+                self._conclude(problem)
 
     def _work(self, run: Run, staging: Staging) -> None:
         try:
@@ -81,13 +85,13 @@ class Transfer(ABC):
             if record < self._end:
                 self._end, self._problem, self._message = record, problem, message
 
-    def _close(self, problem: DiskProblem, message: str) -> None:
+    def _conclude(self, problem: DiskProblem) -> None:
         """Answer; the caller has the lock."""
-        self._closed = True
         self._waiting.clear()
         done = (*self._moved, False).index(False)
+        message = ""
         if done == self._end:
-            problem, message = self._problem or problem, self._message or message
+            problem, message = self._problem, self._message
         nanoseconds = time.monotonic_ns() - self._begin_ns if self._begin_ns else 0
         nbytes = sum(self._sizes[:done])
         self._answer(RecordsMoved(self._rank, self.request_id, done, problem, message, nbytes, nanoseconds))
@@ -105,14 +109,25 @@ class Reading(Transfer):
             if problem:
                 self._fail(number, problem)
                 return
-            with self._lock:
-                if self._closed:
-                    return
-                scatter(payload_of(record, place.payload_bytes), place.ranges)
-                self._moved[number] = True
+            if not self._copy(number, place, record):
+                return
+
+    def _copy(self, number: int, place: Place, record: memoryview) -> bool:
+        """Copy a record to the caches; return False once the request has been answered."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._copying += 1
+        # Outside the lock: the first copy to memory waits until the system has cleared it.
+        scatter(payload_of(record, place.payload_bytes), place.ranges)
+        with self._lock:
+            self._moved[number] = True
+            self._copying -= 1
+            self._lock.notify()
+        return True
 
     def _finish(self) -> None:
-        self.close("")
+        self.close()
 
 
 class Writing(Transfer):
@@ -138,7 +153,7 @@ class Writing(Transfer):
             # No later sync would report it again: the system may have dropped what it could not write.
             self._moved = [False] * len(self._moved)
             self._fail(0, *_told(error))
-        self.close("")
+        self.close()
 
 
 def _told(error: OSError) -> tuple[DiskProblem, str]:

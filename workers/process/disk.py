@@ -21,13 +21,12 @@ def make_disk(
 def cache_memory(served: RankProgram, drafters: Sequence[RankProgram]) -> CacheMemory:
     """Return the memory of the caches that a prefix has in the served model and in the Programs of its drafter."""
     programs = [served, *drafters]
-    snapshots = [piece for program in programs for piece in _snapshots(program)]
     _, *windows = zip(served.table_memory(), served.limits.table_pages, served.setup.table_windows, strict=True)
     tails = [
         TailMemory([Pieces.of(layer, pages) for layer in layers], min(window.tail_pages(), pages))
         for layers, pages, window in windows
     ]
-    return CacheMemory([piece for program in programs for piece in _pages(program)], snapshots, tails)
+    return CacheMemory([piece for program in programs for piece in _pages(program)], [*_snapshots(served)], tails)
 
 
 def _pages(program: RankProgram) -> Iterator[Pieces]:
@@ -41,6 +40,7 @@ def _pages(program: RankProgram) -> Iterator[Pieces]:
 
 
 def _snapshots(program: RankProgram) -> Iterator[Pieces]:
+    """Return the memory of snapshots; no drafter has states that it cannot continue without."""
     slots, snapshots = program.limits.max_slots, program.limits.num_snapshots
     for kind, index in _states(program):
         if kind.of_sequences:

@@ -167,7 +167,9 @@ class RankModel:
         self._cache_writers = [BackgroundWriter(save, lambda: self._steps, cpus) for save in self.to_be_cached()]
 
     def close(self) -> None:
-        """Stop the background writers."""
+        """Stop the work alongside the steps."""
+        if self.disk is not None:
+            self.disk.close()
         for writer in self._cache_writers:
             writer.stop()
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from numaserve.server.kv_disk.store import Directories, RecordSizes, Store, StoreOptions
+from numaserve.server.kv_disk.store import Store, StoreOptions
 from numaserve.server.scheduler.disk.changes import Added, Change, Used
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
+from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 
 from tests.unit.kv_disk.index_samples import digest_of, entry_of
 

@@ -1,0 +1,174 @@
+"""Rates of the disk tier as a fraction of the disk's own.
+
+python -m tests.bench.bench_disk [FOLDER] [--mib 128] [--rounds 7]
+
+Pages of 1 MiB and of 64 KiB are written and read by the tier of a rank, in order and in a random order. Alternately, a
+file is written and read by plain calls past the page cache, by as many threads. In order these calls are of 1 MiB, in a
+random order of a record. The medians of the rounds are printed. Nothing is left in the folder.
+"""
+
+import argparse
+import hashlib
+import mmap
+import os
+import queue
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numaserve.workers.interface.protocol import (
+    DiskReady,
+    DiskRecord,
+    FromDisk,
+    ReadRecords,
+    RecordsMoved,
+    WriteRecords,
+)
+from numaserve.workers.kv_disk.memory import CacheMemory, Pieces
+from numaserve.workers.kv_disk.tier import READERS, WRITERS, DiskTier
+
+PAGE_BYTES = (1 << 20, 64 << 10)
+LAYERS = 16
+CALL_BYTES = 1 << 20
+
+
+class TierRates:
+    """A tier whose caches have `total` bytes, in pages of `page_bytes`."""
+
+    def __init__(self, folder: Path, page_bytes: int, total: int) -> None:
+        self.num_pages = total // page_bytes
+        self._memory = np.random.default_rng(0).integers(0, 256, (LAYERS, total // LAYERS), np.uint8)
+        layers = [Pieces.of((layer.ctypes.data, layer.nbytes), self.num_pages) for layer in self._memory]
+        self._woken = threading.Event()
+        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], wake=self._woken.set)
+        ready = self._answer()
+        assert isinstance(ready, DiskReady), ready
+        assert not ready.problem, ready
+        self.record_bytes = ready.page_bytes
+        self._requests = iter(range(1 << 30))
+
+    def write(self, slots: Sequence[int]) -> float:
+        """Bytes per second of records that are written and synced."""
+        return self._rate(WriteRecords(next(self._requests), self._records(slots)))
+
+    def read(self, slots: Sequence[int]) -> float:
+        """Bytes per second of records that are read and verified."""
+        return self._rate(ReadRecords(next(self._requests), self._records(slots)))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._tier.close()
+
+    def _records(self, slots: Sequence[int]) -> list[DiskRecord]:
+        return [DiskRecord(slot, hashlib.sha256(b"%d" % slot).digest(), page) for page, slot in enumerate(slots)]
+
+    def _rate(self, message: ReadRecords | WriteRecords) -> float:
+        begin = time.monotonic()
+        self._tier.begin(message)
+        answer = self._answer()
+        assert isinstance(answer, RecordsMoved), answer
+        assert answer.done == len(message.records), answer
+        return answer.nbytes / (time.monotonic() - begin)
+
+    def _answer(self) -> FromDisk:
+        while not (answers := self._tier.answers()):
+            self._woken.wait()
+            self._woken.clear()
+        return answers[0]
+
+
+class PlainRates:
+    """A file of the same size that is read and written by plain calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = os.open(folder / "plain", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+
+    def write(self, offsets: Sequence[int], nbytes: int) -> float:
+        """Bytes per second that are written and synced."""
+
+        def put(memory: memoryview, offset: int) -> int:
+            return os.pwrite(self._fd, memory, offset)
+
+        return self._rate(WRITERS, offsets, nbytes, put, lambda: os.fdatasync(self._fd))
+
+    def read(self, offsets: Sequence[int], nbytes: int) -> float:
+        """Bytes per second that are read."""
+
+        def get(memory: memoryview, offset: int) -> int:
+            return os.preadv(self._fd, [memory], offset)
+
+        return self._rate(READERS, offsets, nbytes, get, lambda: None)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    @staticmethod
+    def _rate(
+        depth: int, offsets: Sequence[int], nbytes: int, call: Callable[[memoryview, int], int], end: Callable[[], None]
+    ) -> float:
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for offset in offsets:
+            waiting.put(offset)
+
+        def work() -> None:
+            memory = memoryview(mmap.mmap(-1, nbytes))
+            while not waiting.empty():
+                try:
+                    offset = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                assert call(memory, offset) == nbytes
+
+        threads = [threading.Thread(target=work) for _ in range(depth)]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        end()
+        return len(offsets) * nbytes / (time.monotonic() - begin)
+
+
+def compare(folder: Path, page_bytes: int, total: int, rounds: int, *, in_order: bool) -> None:
+    """Print the rates of one size of pages."""
+    tier, plain = TierRates(folder, page_bytes, total), PlainRates(folder)
+    size = max(CALL_BYTES, tier.record_bytes) if in_order else tier.record_bytes
+    slots, offsets = [*range(tier.num_pages)], [*range(0, tier.num_pages * tier.record_bytes - size + 1, size)]
+    rates: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds):
+        if not in_order:
+            random.Random(number).shuffle(slots)
+            random.Random(number).shuffle(offsets)
+        for kind in ("write", "read"):
+            rates.setdefault((kind, "tier"), []).append(getattr(tier, kind)(slots))
+            rates.setdefault((kind, "plain"), []).append(getattr(plain, kind)(offsets, size))
+    tier.close()
+    plain.close()
+    order = "in order" if in_order else "random"
+    for kind in ("read", "write"):
+        own, calls = (statistics.median(rates[kind, each]) / 1e9 for each in ("tier", "plain"))
+        row = f"{page_bytes >> 10:5} KiB {order:>8} {kind:>5}"
+        print(f"{row}  tier {own:5.2f} GB/s  plain calls {calls:5.2f} GB/s  ratio {own / calls:4.2f}")
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path.cwd(), help="on the disk to measure")
+    parser.add_argument("--mib", type=int, default=128, help="bytes of a round")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    for page_bytes in PAGE_BYTES:
+        for in_order in (True, False):
+            with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="numaserve-disk-") as folder:
+                compare(Path(folder), page_bytes, arguments.mib << 20, arguments.rounds, in_order=in_order)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from numaserve.server.kv_disk.cells import Header, HeaderError
-from numaserve.server.kv_disk.contents import contents_digest
+from numaserve.server.kv_disk.contents import Stopped, contents_digest
 from numaserve.server.kv_disk.erasing import erase_records, keep_records
 from numaserve.server.kv_disk.fingerprint import changes_between, fingerprint_of
 from numaserve.server.kv_disk.folder import KvDiskFolder
@@ -82,10 +82,13 @@ class Store:
         def work() -> None:
             try:
                 future.set_result(self._load(sizes, loop))
-            except OperatorError as error:
+            except OSError as error:
+                future.set_exception(error)
+            except (OperatorError, Stopped) as error:
                 future.set_exception(OSError(str(error)))
             except Exception as error:
-                future.set_exception(error)
+                _log.exception("the index of the disk tier cannot be read")
+                future.set_exception(OSError(f"{type(error).__name__}; see the server's log"))
 
         # A daemon: a disk that hangs cannot keep the server from ending.
         self._loading = threading.Thread(target=work, name="kv-disk-load", daemon=True)

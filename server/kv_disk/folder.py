@@ -73,13 +73,16 @@ class KvDiskFolder:
         os.close(self._lock)
         os.close(self.fd)
 
-    def open(self, name: str) -> int:
-        """Return a descriptor of a file to read and write. Raises `OSError`."""
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """Yield a descriptor of a file to read and write. Raises `OSError`."""
         fd = os.open(name, _OPEN_FILE | os.O_NONBLOCK, dir_fd=self.fd)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", name)
+            yield fd
+        finally:
             os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file", name)
-        return fd
 
     def record_files(self) -> list[RecordFile]:
         """Return the ranks' files of records. Raises `OSError`."""

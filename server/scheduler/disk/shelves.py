@@ -15,6 +15,11 @@ class RecordSizes:
     pages: Sequence[int]
     anchors: Sequence[int]  # 0: every page is an anchor
 
+    def of(self, rank: int, kind: RecordKind) -> int:
+        """Return the bytes of a record of one kind in a rank's file; 0: the rank has none."""
+        sizes = self.pages if kind == "pages" else self.anchors
+        return sizes[rank] if rank < len(sizes) else 0
+
 
 @dataclass(frozen=True)
 class Directories:

@@ -143,6 +143,8 @@ class DiskWrites:
         node, parent, on_disk = item.node, item.node.parent, shelves.pages
         if parent is None or node.hidden or parent.children.get(node.key) is not node:
             return False  # it was evicted
+        if not node.disk_digest:
+            return False  # it is to be offered again
         if shelves.of(item.kind).has(node.disk_digest):
             return False
         if item.kind == "anchors":
@@ -150,7 +152,7 @@ class DiskWrites:
         if parent.parent is None or parent in pages or on_disk.has(parent.disk_digest):
             return True
         step = node
-        while step.parent is not None and not on_disk.has(step.disk_digest):
+        while step.parent is not None and step not in pages and not on_disk.has(step.disk_digest):
             step.disk_digest = b""  # to be offered again: a node of the path was evicted from the disk, or not written
             step = step.parent
         return False

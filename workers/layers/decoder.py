@@ -124,6 +124,13 @@ class Decoder(Layer):
         return frozenset(each for each in parameters if isinstance(each, MatrixParameter) and each.takes_adapters)
 
     @property
+    def adapted_lines(self) -> int:
+        """The number of rows and columns of these matrices, as the checkpoint has them: values of an adapter of rank
+        1."""
+        sources = {source for each in self.adapted for source in each.sources}
+        return sum(sum(source.shape) for source in sources)
+
+    @property
     def windows(self) -> list[Window]:
         """The windows that may have page tables of their own."""
         return distinct(cache.span for cache in self.caches)

@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _LEAST_READ_S = 2.0  # for a read, besides the time that computing the pages would take
 _WRITE_S = 60.0  # for a batch
+_OPEN_S = 60.0  # for ranks to open their files and to measure the disk
 _TELLING_BYTES = 4 << 20  # of a read whose rate is the bandwidth of the disk
 _RETRY_S = 60.0  # without a read, after which a slow disk may be twice as fast
 
@@ -77,6 +78,7 @@ class DiskWork:
         self._has_workers = False
         self._probed_bytes_per_s = self._bytes_per_s = 0.0
         self._read_at = 0.0
+        self._opened = PatientTimer(self._not_opened)
         self.off_reason = ""  # why the tier is switched off; empty: it is not
 
     def pump(self) -> None:
@@ -111,8 +113,14 @@ class DiskWork:
             sent.timer.stop()
             self._moved(sent)
 
+    def up(self) -> None:
+        """Note that there are workers, which will report that they have opened their files."""
+        if not self.off_reason:
+            self._opened.start(_OPEN_S)
+
     def down(self) -> None:
         """Note that the workers are gone. The scheduler forgets what they were asked for."""
+        self._opened.stop()
         self._has_workers = False
         self._ready.clear()
         for sent in self._sent.values():
@@ -135,10 +143,17 @@ class DiskWork:
             self.switch_off(f"worker {message.rank}: {message.problem}")
             return
         self._ready[message.rank] = message
-        if len(self._ready) == self._world_size and self._opening is None:
+        if len(self._ready) < self._world_size:
+            return
+        self._opened.stop()
+        if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
-        elif len(self._ready) == self._world_size and self._tier.is_open:
+        elif self._tier.is_open:
             self._begin()
+
+    def _not_opened(self) -> None:
+        missing = sorted(set(range(self._world_size)) - self._ready.keys())
+        self.switch_off(f"workers {missing} did not open their files within {_OPEN_S:g} s")
 
     async def _open(self) -> None:
         ready = [self._ready[rank] for rank in range(self._world_size)]

@@ -340,6 +340,8 @@ class Engine:
             self._adapters.drop(self._ranks.adapter_problems, self._requests.fail_with)
         self._state = "serving"
         self._adapters.up()
+        if self._disk is not None:
+            self._disk.up()
         self._requests.masks.begin()
         self._recovery.workers_up()
         self._steps.start()

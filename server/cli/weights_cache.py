@@ -1,4 +1,4 @@
-"""``numaserve cache``: the packed weights that are stored between starts."""
+"""``numaserve cache``: the packed weights that are stored between starts, and the cached prefixes on disk."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import typer
+from numaserve.server.cli.kv_disk_cache import kv_disk
 from numaserve.server.cli.tables import stdout_console
 from numaserve.server.service.model.deployment import weights_cache_folder
 from numaserve.workers.interface.errors import OperatorError
@@ -16,7 +17,8 @@ from numaserve.workers.weights.cache.format import read_table
 from rich.markup import escape
 from rich.table import Table
 
-cache = typer.Typer(help="Manage the cache of packed weights.", no_args_is_help=True)
+cache = typer.Typer(help="Manage the cache of packed weights, and list cached prefixes.", no_args_is_help=True)
+cache.command("kv-disk")(kv_disk)
 
 
 @cache.command("list")

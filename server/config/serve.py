@@ -278,6 +278,24 @@ class ServeConfig(BaseModel):
         "prediction layer, if it has one and there is no draft model. Default: off.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes.")
+    kv_disk_path: Path | None = Field(
+        None,
+        description="Folder of cached prefixes that survive a restart. It belongs to one server, and no other user may "
+        "write to it. Prompts lie in it: see docs/kv-disk.md. Default: prefixes are cached in memory alone.",
+    )
+    kv_disk_gib: float = Field(
+        64.0,
+        gt=0,
+        le=1 << 20,
+        description="Maximum size of the files in `kv_disk_path`, in GiB. The least recently used prefixes are removed "
+        "first.",
+    )
+    kv_disk_max_age: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="Seconds without use after which a prefix in `kv_disk_path` is removed. Default: no limit.",
+    )
     kv_events: NonBlank | None = Field(
         None,
         description="Endpoint that publishes KV events for routers, in vLLM's format: ipc://PATH or "
@@ -358,6 +376,20 @@ class ServeConfig(BaseModel):
                 f"names {len(value or ())} adapters, and 'max_loras' is {settings.max_loras}: raise 'max_loras', leave "
                 "it out, or name fewer adapters"
             )
+        return value
+
+    @field_validator("kv_disk_path")
+    @classmethod
+    def _caches_prefixes(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and not info.data.get("prefix_cache"):
+            raise ValueError("needs the prefix cache, and 'prefix_cache' is off: leave out one of the two")
+        return value
+
+    @field_validator("kv_disk_gib", "kv_disk_max_age")
+    @classmethod
+    def _of_a_folder(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("kv_disk_path") is None:
+            raise ValueError(f"needs 'kv_disk_path': set 'kv_disk_path' too, or leave out '{info.field_name}'")
         return value
 
     @field_validator("draft_model")

@@ -13,6 +13,7 @@ from numaserve.server.engine.admission.admission import Admission
 from numaserve.server.engine.admission.places import Place, Places
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
+from numaserve.server.engine.disk_work import DiskIndex, DiskWork
 from numaserve.server.engine.masks.masks import MatcherWork
 from numaserve.server.engine.overview import Overview, prefixes_of
 from numaserve.server.engine.recovery.recovery import Recovery
@@ -35,7 +36,7 @@ from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.supervisor.group import GroupHooks
 from numaserve.server.supervisor.supervisor import Supervisor, SupervisorHooks
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.interface.protocol import RankProfile
+from numaserve.workers.interface.protocol import FromDisk, RankProfile
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Engine:
         matcher_work: MatcherWork | None = None,
         trace: TraceSink | None = None,
         adapters: Adapters | None = None,
+        disk_index: DiskIndex | None = None,
     ) -> None:
         self._config = config
         self._supervisor = supervisor
@@ -101,6 +103,7 @@ class Engine:
                 starved=self._ranks.starved,
                 failed=self._on_step_failed,
                 broken=supervisor.fail,
+                planned=self._on_planned,
             ),
             metrics,
             world_size=len(launches),
@@ -109,6 +112,16 @@ class Engine:
             beat_s=config.beat_s,
             clock=clock,
         )
+        self._disk: DiskWork | None = None
+        if scheduler.disk is not None and disk_index is not None:
+            self._disk = DiskWork(
+                scheduler.disk,
+                disk_index,
+                send=supervisor.send,
+                wake=self._steps.wake,
+                world_size=len(launches),
+                clock=clock,
+            )
         self._profiles = Profiles(
             supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
         )
@@ -170,6 +183,11 @@ class Engine:
     def load(self) -> Load:
         """Return the current load."""
         return load_of(self._scheduler)
+
+    def disk_failed(self, problem: str, message: str) -> None:
+        """Go on without the disk tier, whose index has a problem of this kind."""
+        if self._disk is not None:
+            self._disk.switch_off(f"{problem}: {message}")
 
     def server_info(self) -> dict[str, object]:
         """Return the configuration, topology and live counters."""
@@ -304,6 +322,7 @@ class Engine:
             loaded=self._callbacks.load_progress,
             starved=self._ranks.starved,
             adapter_loaded=self._adapters.on_answer,
+            disk=self._on_disk,
         )
         return SupervisorHooks(
             group,
@@ -331,6 +350,8 @@ class Engine:
         self._requests.masks.reset()
         self._profiles.fail(f"The workers failed ({death}). Retry later.")
         self._adapters.down(f"The workers failed ({death}). Retry later.")
+        if self._disk is not None:
+            self._disk.down()
         self._ranks.down()
         return self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
 
@@ -352,6 +373,14 @@ class Engine:
         self._recovery.answered()  # workers that fail a step still serve the other requests
         self._requests.fail(sequences, GenerationFailed(f"The workers could not compute the request: {message}"))
         self._adapters.adapters.settle()
+
+    def _on_planned(self) -> None:
+        if self._disk is not None:
+            self._disk.pump()
+
+    def _on_disk(self, message: FromDisk) -> None:
+        if self._disk is not None:
+            self._disk.on_answer(message)
 
     def _on_mask(self) -> None:
         self._steps.wake()

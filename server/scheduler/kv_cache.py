@@ -1,8 +1,8 @@
 """The holders of pages: the free list, the radix tree and the running sequences."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.cache.anchors import Anchors
@@ -17,8 +17,24 @@ from numaserve.server.scheduler.marking import Marking
 from numaserve.server.scheduler.sequence import AnchorStats, SchedulerConfig, Sequence, SnapshotStats, WindowStats
 from numaserve.server.scheduler.window_tables import WindowTables
 from numaserve.workers.interface.protocol import StateWork
+from numaserve.workers.interface.windows import WindowTable
 
 _Key = TypeVar("_Key")
+
+
+class FoundPage(NamedTuple):
+    """A page of memory with full content, for the radix tree."""
+
+    key: PageKey
+    number: int
+    tokens: tuple[int, ...] | None  # where the key has other content among them
+
+
+class TrustedPrefix(NamedTuple):
+    """The pages up to `node`. A sequence could begin after the first `usable` of them."""
+
+    node: Node
+    usable: int
 
 
 class KVCache:
@@ -32,7 +48,7 @@ class KVCache:
         self.anchors: Anchors | None = None  # None: every node is one
         self.windows: WindowTables | None = None  # None: there is only the common page table
         self._marking: Marking | None = None
-        self._holdings = Holdings(snapshots, [WindowPages(each.num_pages) for each in config.window_tables])
+        self._holdings = Holdings(snapshots, [_window_pages(config, table) for table in config.window_tables])
         if config.enable_prefix_cache and (snapshots or config.windows):
             self.anchors = Anchors(config.page_size, self._holdings, log)
         if config.windows:
@@ -47,6 +63,14 @@ class KVCache:
         self.hit_tokens = 0
         self.anchor_hits = 0
         self.unanchored_tokens = 0
+        # Of the disk tier: they are called with a sequence and a node of it, which was found or shown to be sound.
+        self.on_found: Callable[[Sequence, Node], None] | None = None
+        self.on_sound: Callable[[Sequence, Node], None] | None = None
+
+    def on_sound_anchor(self, report: Callable[[Sequence, Node], None] | None) -> None:
+        """Have `report` called with a sequence and a node of it, whose anchor is sound."""
+        if self._marking is not None:
+            self._marking.on_sound = report
 
     def begin_step(self, running: ListOf[Sequence]) -> None:
         """Begin a plan for running sequences: pages that earlier plans write may be shared from now on."""
@@ -69,11 +93,11 @@ class KVCache:
             return False
         self.tree.lock(node)
         need = self._need(seq, node)
-        if self._num_available < need + headroom:
+        if self.num_available < need + headroom:
             self.tree.unlock(node)
             return False
         seq.node = node
-        seq.pages = self.tree.path_pages(node) + self._take(need)
+        seq.pages = self.tree.path_pages(node) + self.take(need)
         seq.position.suspended(node.depth * self._config.page_size)
         self._count_lookup(seq, matched)
         if self._marking is not None:
@@ -81,6 +105,8 @@ class KVCache:
         if self.windows is not None:
             anchor = None if self.anchors is None else self.anchors.at(node)
             self.windows.began(seq, () if anchor is None else anchor.holding.tails)
+        if self.on_found is not None and node.depth:
+            self.on_found(seq, node)
         return True
 
     def count_to_retract(self, others: Iterable[Sequence], seq: Sequence, headroom: int) -> int | None:
@@ -96,13 +122,13 @@ class KVCache:
         own = 0  # pages of theirs that are not the tree's
         try:
             for each in others:
-                if self._num_available + own >= need - len(unlocked):
+                if self.num_available + own >= need - len(unlocked):
                     return len(unlocked)
                 shared = _locked_node(each)
                 self.tree.unlock(shared)
                 unlocked.append(shared)
                 own += len(each.pages) - shared.depth
-            return len(unlocked) if self._num_available + own >= need - len(unlocked) else None
+            return len(unlocked) if self.num_available + own >= need - len(unlocked) else None
         finally:
             for shared in unlocked:
                 self.tree.lock(shared)
@@ -110,15 +136,15 @@ class KVCache:
 
     def can_grow(self, count: int) -> bool:
         """Return whether `count` sequences find a page each."""
-        return self._num_available >= count
+        return self.num_available >= count
 
     def grow(self, seq: Sequence) -> list[int] | None:
         """A page for position `computed` where it lacks one: [page], else []; None when there is none to be had."""
         if seq.position.computed < len(seq.pages) * self._config.page_size:
             return []
-        if self._num_available == 0:
+        if self.num_available == 0:
             return None
-        pages = self._take(1)
+        pages = self.take(1)
         seq.pages += pages
         return pages
 
@@ -129,7 +155,7 @@ class KVCache:
         """
         size = self._config.page_size
         lacking = -(-(seq.position.computed + 1 + drafts) // size) - len(seq.pages)
-        pages = self._take(max(0, min(lacking, self._num_available - headroom)))
+        pages = self.take(max(0, min(lacking, self.num_available - headroom)))
         seq.pages += pages
         return pages, min(drafts, len(seq.pages) * size - seq.position.computed - 1)
 
@@ -152,7 +178,7 @@ class KVCache:
                 # Another sequence computed the same page at the same time. Ours stays ours until the end: the worker's
                 # page table only grows, and to lock the other one for nothing could lock up all of a small cache.
                 break
-            node = self._insert(node, seq, key)
+            node = self._insert(node, seq)
             self._fresh.add(node)
         seq.node = node
         if self._marking is not None:
@@ -177,7 +203,7 @@ class KVCache:
         duplicates = []
         while node.depth < full:
             page = seq.pages[node.depth]
-            node = self._insert(node, seq, self._part(seq.keys, node.depth))
+            node = self._insert(node, seq)
             if node.page != page:
                 duplicates.append(page)
         if self._marking is not None:
@@ -205,6 +231,8 @@ class KVCache:
         self.tree.trust(node)
         if self._marking is not None:
             self._marking.trust(seq, end)
+        if self.on_sound is not None:
+            self.on_sound(seq, node)
 
     def forget(self, seq: Sequence) -> None:
         """Let nobody find pages of a sequence whose logits were not numbers, but for those that others have had numbers
@@ -231,7 +259,8 @@ class KVCache:
         self.allocator.free(self.tree.evict(self.tree.num_evictable))
 
     @property
-    def _num_available(self) -> int:
+    def num_available(self) -> int:
+        """The number of pages that can be had now."""
         return self.allocator.num_free + self.tree.num_evictable
 
     def snapshot_stats(self, running: Iterable[Sequence]) -> SnapshotStats | None:
@@ -249,9 +278,29 @@ class KVCache:
         """Return counters of anchors; None where every node is one."""
         return None if self.anchors is None else AnchorStats(self.anchor_hits, self.unanchored_tokens)
 
-    def _take(self, count: int) -> list[int]:
+    def take(self, count: int) -> list[int]:
+        """Return pages, of which as many are available."""
         self.allocator.free(self.tree.evict(count - self.allocator.num_free))
         return self.allocator.allocate(count)
+
+    def trusted_prefix(self, seq: Sequence) -> TrustedPrefix:
+        """Return what the tree has of the prefix of `seq`, as far as answered steps have shown it to be sound."""
+        node = self._matched(seq)
+        while node.parent is not None and not node.trusted:
+            node = node.parent
+        return TrustedPrefix(node, self._usable(node).depth)
+
+    def adopt(self, parent: Node, page: FoundPage) -> Node:
+        """Give the tree a page after those of `parent`, as `RadixTree.insert` does; it is free if the tree has one."""
+        node = self.tree.insert(parent, page.key, page.number, page.tokens)
+        if node.page != page.number:
+            self.allocator.free([page.number])
+        return node
+
+    def found_page(self, seq: Sequence, depth: int, number: int) -> FoundPage:
+        """Return the page of `seq` after `depth` others, for a page of memory of that number."""
+        tokens = None if seq.keys is seq.tokens else self._part(seq.tokens, depth)
+        return FoundPage(self._part(seq.keys, depth), number, tokens)
 
     def reusable(self, seq: Sequence) -> int:
         """Return the number of tokens of `seq` that would not be computed, were it admitted now."""
@@ -285,9 +334,9 @@ class KVCache:
         read = at.drafter_read if self._config.worker_drafter else at.computed
         return min(at.computed, read, len(seq.tokens)) // self._config.page_size
 
-    def _insert(self, parent: Node, seq: Sequence, key: PageKey) -> Node:
-        tokens = None if seq.keys is seq.tokens else self._part(seq.tokens, parent.depth)
-        return self.tree.insert(parent, key, seq.pages[parent.depth], tokens)
+    def _insert(self, parent: Node, seq: Sequence) -> Node:
+        page = self.found_page(seq, parent.depth, seq.pages[parent.depth])
+        return self.tree.insert(parent, page.key, page.number, page.tokens)
 
     def _part(self, keys: ListOf[_Key], index: int) -> tuple[_Key, ...]:
         size = self._config.page_size
@@ -304,6 +353,13 @@ class KVCache:
                 self.hit_tokens += seq.position.computed
                 self.anchor_hits += self.anchors is not None and seq.position.computed > 0
                 self.unanchored_tokens += matched.depth * self._config.page_size - seq.position.computed
+
+
+def _window_pages(config: SchedulerConfig, table: WindowTable) -> WindowPages:
+    least = table.window.least_pages(
+        config.max_running, config.shared_step_tokens, config.max_drafts, config.page_layout
+    )
+    return WindowPages(table.num_pages, table.num_pages - least)
 
 
 def _locked_node(seq: Sequence) -> Node:

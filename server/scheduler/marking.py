@@ -1,6 +1,6 @@
 """The marks of running sequences, and the nodes that get what they hold."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.holdings import Tail
@@ -47,6 +47,7 @@ class Marking:
         self._tree = tree
         self._anchors = anchors
         self._windows = windows
+        self.on_sound: Callable[[Sequence, Node], None] | None = None  # called with the node of a sound anchor
 
     def admitted(self, seq: Sequence, found: Node, matched: Node) -> None:
         """Begin the marks of a sequence that goes on from `found`, the deepest anchor on the path to `matched`."""
@@ -112,6 +113,8 @@ class Marking:
             if anchor.node.depth * self._size <= end:
                 anchor.sound = True
                 marks.unproven.remove(anchor)
+                if self.on_sound is not None:
+                    self.on_sound(seq, anchor.node)
 
     def _leave(self, seq: Sequence, marks: Marks, node: Node) -> None:
         """Make the last full page of a sequence an anchor, of the window pages that it still has."""
@@ -173,6 +176,8 @@ class Marking:
         anchor = self._anchors.give(mark, node, seq.tokens, seq.keys, sound=sound)
         if anchor is not None and not sound:
             marks.unproven.append(anchor)
+        elif anchor is not None and self.on_sound is not None:
+            self.on_sound(seq, node)
         if anchor is not None and marks.began is not None and mark.kind in TURN_KINDS:
             self._anchors.superseded(marks.began)
         return anchor is not None

@@ -2,6 +2,7 @@
 
 from bisect import insort
 
+from numaserve.server.scheduler.disk.tier import DiskTier
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.prefix_waits import PrefixWaits
 from numaserve.server.scheduler.queue.levels import Levels
@@ -23,9 +24,12 @@ class RunningSet:
     lowest.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVCache, waiting: WaitingQueue) -> None:
+    def __init__(
+        self, config: SchedulerConfig, kv: KVCache, waiting: WaitingQueue, disk: DiskTier | None = None
+    ) -> None:
         self._config = config
         self._kv = kv
+        self._disk = disk
         self._waiting = waiting
         self.running: list[Sequence] = []  # in order of turns
         self.before_images: list[Sequence] = []  # of these, the sequences that have rows of images to compute
@@ -139,11 +143,16 @@ class RunningSet:
             self._kv.free_planned(seq)
 
     def _first_waiting(self) -> Sequence | None:
-        """Return the first sequence in the queue whose prefix no other is computing."""
-        while (first := self._waiting.first(self._levels)) is not None and self._prefix_waits is not None:
-            if not self._prefix_waits.begins(first, self.running, self._turns):
-                break
+        """Return the first sequence in the queue whose prefix no other is computing, and which need not wait for the
+        disk."""
+        while (first := self._waiting.first(self._levels)) is not None and self._is_set_aside(first):
+            pass
         return first
+
+    def _is_set_aside(self, first: Sequence) -> bool:
+        if self._prefix_waits is not None and self._prefix_waits.begins(first, self.running, self._turns):
+            return True
+        return self._disk is not None and self._disk.begins(first, headroom=len(self.running))
 
     def _retract(self, seq: Sequence) -> None:
         self.suspend(seq)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.disk.tier import DiskTier
 from numaserve.server.scheduler.drafting import make_speculation
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.feature_pool import FeaturePool
@@ -86,7 +87,13 @@ class Scheduler:
         self.costs = self.step_costs.served
         self.step_size = StepSize(config, self.step_costs)
         self.waiting = WaitingQueue()
-        self.running_set = RunningSet(config, self.kv, self.waiting)
+        self._suspects = Suspects()
+        self.disk: DiskTier | None = None
+        if config.kv_disk:
+            self.disk = DiskTier(
+                self.kv, self.waiting, config.page_size, self.step_costs.prompt_seconds, self._suspects.is_suspect
+            )
+        self.running_set = RunningSet(config, self.kv, self.waiting, self.disk)
         self._speculation = None if drafters is None else make_speculation(config, self.step_costs, drafters)
         self._planner = Planner(config, self.kv, self.waiting, self.running_set, self._speculation)
         self.in_flight: deque[InFlight] = deque()
@@ -94,7 +101,6 @@ class Scheduler:
         self.masked: list[MaskedRow] = []  # of the last plan
         self.unchecked: list[Unchecked] = []  # draft tokens that the last `schedule` has made
         self._next_step = 0
-        self._suspects = Suspects()
         self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects, self.features)
         learns = self._speculation is not None
         self._answers = Answers(
@@ -233,6 +239,8 @@ class Scheduler:
         entries = [entry for record in self.in_flight for entry in record.entries]
         drafted = [each.seq for each in entries if each.drafts and each.seq.state is not SequenceState.FINISHED]
         self._observe(WorkersDied(drafted))
+        if self.disk is not None:
+            self.disk.workers_died()
         self.reset_workers()
         if finding.convicted is not None:
             self._end([finding.convicted])
@@ -258,6 +266,8 @@ class Scheduler:
         if self.running:
             return False
         self.kv.flush()
+        if self.disk is not None:
+            self.disk.flush()
         return True
 
     def plans_with(self, adapter: Adapter) -> bool:

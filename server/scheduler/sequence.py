@@ -32,6 +32,7 @@ class SchedulerConfig:
     # is `shared_step_tokens`.
     least_step_tokens: int | None = None
     enable_prefix_cache: bool = True
+    kv_disk: bool = False  # cached pages go to disk, and come from it
     # Each prompt is in one step, whole, because tokens see later ones; several are packed into `shared_step_tokens`,
     # and a longer one has a step of its own. Its pages are used in that step alone, and nothing is ever sampled.
     whole_prompts: bool = False
@@ -150,11 +151,15 @@ class Sequence:
     node: Node | None = field(init=False, default=None)
     tails: list[OpenTail] = field(init=False, default_factory=list)  # of each window table; empty unless running
     marks: Marks | None = field(init=False, default=None)  # None unless running with states or window tables
-    # It waits until another sequence has computed a prefix that they share (see `PrefixWaits`). The longest such prefix
-    # ended at `waited_to`, and turns below `waits_below` had come when it first waited for that one.
+    # It waits until another sequence has computed a prefix that they share (see `PrefixWaits`), or until one was read
+    # from disk (see `DiskReads`). The longest shared prefix ended at `waited_to`, and turns below `waits_below` had
+    # come when it first waited for that one.
     awaits_prefix: bool = field(init=False, default=False)
     waited_to: int = field(init=False, default=0)
     waits_below: int = field(init=False, default=0)
+    # Of its prefixes of whole pages, as far as they were asked for: their names on disk, see `digests_of`.
+    digests: list[bytes] = field(init=False, default_factory=list)
+    disk_reads: int = field(init=False, default=0)  # for which it has waited
     # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
     # more it is planned only once its next mask is there.
     awaits_mask: bool = field(init=False, default=False)

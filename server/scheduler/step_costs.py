@@ -9,6 +9,8 @@ from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.tower_runs import RunCost
 from numaserve.workers.interface.protocol import OperationTerms, StepResult
 
+_FASTER_THAN_FIRST_ESTIMATE = 20.0  # a core with tiles multiplies that much faster than `CostModel` assumes at first
+
 
 def model_seconds(result: StepResult) -> float:
     """Return the seconds of a step without drafting and the tower. The wait for masks is not part of the step's work,
@@ -64,6 +66,12 @@ class StepCosts:
             seconds += self.tower.expected(_terms_of_runs(self.tower, tiles)) or 0.0
         return seconds
 
+    def prompt_seconds(self, start: int, length: int) -> float:
+        """Return the seconds of `length` tokens of a prompt from position `start` on. Before a step was observed that
+        is an estimate for a fast machine: who compares it with another way must not take that one in vain."""
+        seconds = _seconds_of(self.served, start, length)
+        return seconds if self.draft_model is None else seconds + _seconds_of(self.draft_model, start, length)
+
     def of_run(self, chunk: int) -> RunCost:
         """Return the cost of a run of the tower, next to prompts in steps of `chunk` tokens."""
         parts = self._tower_parts or (1.0,)
@@ -88,6 +96,11 @@ class StepCosts:
         if self.tower is not None and step.run_share:
             self.tower.observe(_terms_of_runs(self.tower, step.run_share), result.tower_ns * 1e-9)
             self.tower_s += result.tower_ns * 1e-9
+
+
+def _seconds_of(model: CostModel, start: int, length: int) -> float:
+    seconds = model.predict(model.begin().terms(start, length))
+    return seconds if model.predicts else seconds / _FASTER_THAN_FIRST_ESTIMATE
 
 
 def _plus(seconds: float, more: float | None) -> float | None:

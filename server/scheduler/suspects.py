@@ -49,6 +49,10 @@ class Suspects:
         if end > self._answered.get(seq, 0):
             self._answered[seq] = end
 
+    def is_suspect(self, seq: Sequence) -> bool:
+        """Return whether workers may have died of a sequence, and it was not cleared since."""
+        return _is_live(seq) and self._answered.get(seq, 0) < self._positions.get(seq, range(0)).stop
+
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended. It must not keep its request until the next death."""
         self._answered.pop(seq, None)
@@ -81,7 +85,7 @@ class Suspects:
 
     def next_on_trial(self) -> list[Sequence]:
         """Return the sequences of `held` that may run now: all that were on trial have been cleared or have ended."""
-        if any(self._is_suspect(seq) for seq in self._trial):
+        if any(self.is_suspect(seq) for seq in self._trial):
             return []
         while self._held:
             group = [seq for seq in self._held.pop() if _is_live(seq)]
@@ -96,9 +100,6 @@ class Suspects:
         self._trial, self._tries_one = suspects[:half], half == 1
         if suspects[half:]:
             self._held.append(suspects[half:])
-
-    def _is_suspect(self, seq: Sequence) -> bool:
-        return _is_live(seq) and self._answered.get(seq, 0) < self._positions.get(seq, range(0)).stop
 
 
 def _common(some: range, others: range) -> range:

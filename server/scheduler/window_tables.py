@@ -76,6 +76,12 @@ class WindowTables:
             tails.append(Tail(first, tuple(tail.pages[first - tail.first : depth - tail.first])))
         return tuple(tails)
 
+    def lacking(self, position: int) -> tuple[Tail, ...]:
+        """Return what `before` would return, with a 0 for each page."""
+        depth = position // self._layout.page_size
+        firsts = [window.first_page(position, self._layout) for window in self._windows]
+        return tuple(Tail(first, (0,) * (depth - first)) for first in firsts)
+
     def released(self, seq: Sequence) -> None:
         """Take all window pages from a sequence."""
         for pool, tail in zip(self._pools, seq.tails, strict=True):

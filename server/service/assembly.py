@@ -23,6 +23,7 @@ from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.generation.purpose import Purpose
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.images.store import ImageStore
+from numaserve.server.kv_disk.store import Store
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
@@ -68,6 +69,7 @@ class Checked:
     response_template: ResponseTemplate | None
     key_sources: KeySources
     adapters: Adapters | None = None  # None: the server has memory for no adapter
+    kv_disk: Store | None = None  # None: cached prefixes are in memory alone
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,12 +108,14 @@ def make_engine(
     """Return the engine, not yet started. `worker_command` is the command of a worker; workers read images from the
     `store`."""
     config, deployment, drafters = checked.config, checked.deployment, checked.drafters
+    kv_disk = checked.kv_disk
     scheduler = Scheduler(
         SchedulerConfig(
             deployment.capacity,
             deployment.shared_step_tokens,
             deployment.least_step_tokens,
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
+            kv_disk=kv_disk is not None,
             whole_prompts=deployment.whole_prompts,
             windows=deployment.windows,
             rows_per_tile=0 if store is None else store.settings.rows_per_tile,
@@ -129,6 +133,8 @@ def make_engine(
     launches: Sequence[Launch] = deployment.launches
     if store is not None:
         launches = [structs.replace(each, image_fd=store.fd, image_tiles=store.num_tiles) for each in launches]
+    if kv_disk is not None:
+        launches = [structs.replace(each, disk_folder=str(kv_disk.folder)) for each in launches]
     spec = GroupSpec(
         launches,
         ring_factory if world_size > 1 else None,
@@ -138,7 +144,7 @@ def make_engine(
         inherited_fd=-1 if link is None else link.lifeline_fd,
         adapters=tuple if adapters is None else adapters.at_launch,
     )
-    return Engine(
+    engine = Engine(
         EngineConfig(
             model=checked.name,
             version=installed_version(),
@@ -158,7 +164,11 @@ def make_engine(
         callbacks=callbacks,
         trace=trace,
         adapters=adapters,
+        disk_index=kv_disk,
     )
+    if kv_disk is not None:
+        kv_disk.on_problem = engine.disk_failed
+    return engine
 
 
 def connection_limits(config: ServeConfig, link: GatewayLink | None) -> ConnectionLimits:

@@ -32,6 +32,7 @@ from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.images import check_special_tokens, create_image_store
+from numaserve.server.service.kv_disk import open_store
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.adapters import find_adapters
@@ -68,6 +69,8 @@ def serve(started: Started, closing: contextlib.ExitStack) -> NoReturn:
     """Serve until a stop signal, close `closing`, and end the process. Raises `OperatorError`."""
     config = started.config
     checked = _check(started)
+    if checked.kv_disk is not None:
+        closing.callback(checked.kv_disk.close)
     log_start(checked)
     kv_feed = open_kv_feed(config, checked.name)
     if kv_feed is not None:
@@ -123,7 +126,7 @@ def _check(started: Started) -> Checked:
     answers = deployment.capacity.max_slots + config.max_queued_requests
     responses = response_template(parser, calls, path, tokenizer, max_answers=answers) if generates else None
     tokenizer_check.finish()
-    return Checked(
+    checked = Checked(
         config,
         None if started.kernels is None else started.kernels.name,
         machine,
@@ -140,6 +143,7 @@ def _check(started: Started) -> Checked:
         started.key_sources,
         adapters,
     )
+    return replace(checked, kv_disk=open_store(checked, model))
 
 
 class Service:

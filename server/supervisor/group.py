@@ -21,7 +21,9 @@ from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch, Witness
 from numaserve.workers.interface.protocol import (
     AdapterLoaded,
+    DiskReady,
     Failure,
+    FromDisk,
     FromWorker,
     Launch,
     LoadAdapter,
@@ -30,9 +32,11 @@ from numaserve.workers.interface.protocol import (
     ProfileRequest,
     RankProfile,
     Ready,
+    RecordsMoved,
     Shutdown,
     StepPlan,
     StepResult,
+    ToDisk,
     WorkerStats,
 )
 
@@ -84,6 +88,7 @@ class GroupHooks:
     loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is estimated until all report
     starved: Callable[[Mapping[int, float], float], None]  # see `Witness`
     adapter_loaded: Callable[[AdapterLoaded], None] = lambda _: None  # the answer of a rank to `LoadAdapter`
+    disk: Callable[[FromDisk], None] = lambda _: None  # of the disk tier of a rank
 
 
 class Group(Protocol):
@@ -107,7 +112,7 @@ class Group(Protocol):
     async def start(self) -> None:
         """Return when every rank is ready. Raises `GroupFailed`; `end` must be called afterwards in any case."""
 
-    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter | ToDisk) -> None:
         """Send a message to every rank."""
 
     def look(self, ranks: Collection[int], with_times: bool) -> dict[int, RankLook]:
@@ -195,7 +200,7 @@ class WorkerGroup:
         finally:
             os.close(read_end)
 
-    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter | ToDisk) -> None:
         """Send a message to every rank."""
         if self._channel is not None:
             self._channel.broadcast(message)
@@ -261,6 +266,8 @@ class WorkerGroup:
                 self._hooks.profiled(message)
             case AdapterLoaded():
                 self._hooks.adapter_loaded(message)
+            case RecordsMoved() | DiskReady():
+                self._hooks.disk(message)
 
     def _on_progress(self, message: LoadProgress) -> None:
         self._load_watch.touch()

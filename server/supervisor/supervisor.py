@@ -10,7 +10,7 @@ from numaserve.server.supervisor.group import Group, GroupFactory, GroupFailed, 
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
-from numaserve.workers.interface.protocol import Launch, LoadAdapter, ProfileRequest, StepPlan
+from numaserve.workers.interface.protocol import Launch, LoadAdapter, ProfileRequest, StepPlan, ToDisk
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Supervisor:
             raise
         self._hooks.up()
 
-    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter | ToDisk) -> None:
         """Send a message to every rank."""
         if self._group is not None:
             self._group.send(message)

@@ -127,8 +127,13 @@ class Rank:
         (answer,) = answers
         return answer
 
+    def begin_write(self, records: list[DiskRecord]) -> int:
+        number = next(self._requests)
+        self.tier.begin(WriteRecords(number, records))
+        return number
+
     def write(self, records: list[DiskRecord]) -> RecordsMoved:
-        self.tier.begin(WriteRecords(next(self._requests), records))
+        self.begin_write(records)
         return self._moved()
 
     def begin_read(self, records: list[DiskRecord]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from disk_rank import PATIENCE_S, Rank, pages
-from numaserve.workers.interface.protocol import CancelRead, RecordsMoved
+from numaserve.workers.interface.protocol import CancelMove, RecordsMoved
 from numaserve.workers.kv_disk.threads import Rests
 
 
@@ -75,8 +75,8 @@ def test_a_read_that_hangs_is_cancelled_at_once_and_changes_nothing_later(rank: 
     end = time.monotonic() + PATIENCE_S
     while rank.memory.of(pages(10, 1)[0]) != rank.memory.of(pages(0, 1)[0]):
         assert time.monotonic() < end
-    rank.tier.begin(CancelRead(number + 1))  # of nothing
-    rank.tier.begin(CancelRead(number))
+    rank.tier.begin(CancelMove(number + 1))  # of nothing
+    rank.tier.begin(CancelMove(number))
     assert [(each.done, each.problem) for each in rank.tier.answers() if isinstance(each, RecordsMoved)] == [
         (1, "cancelled")
     ]
@@ -91,6 +91,26 @@ def test_a_read_that_hangs_is_cancelled_at_once_and_changes_nothing_later(rank: 
         assert rank.read(pages(20, 1)).done == 1
     assert rank.memory.all() == before
     assert rank.tier.answers() == []
+
+
+def test_a_write_that_hangs_is_cancelled_at_once_and_copies_no_page_later(rank: Rank) -> None:
+    hang, hangs = threading.Event(), threading.Semaphore(0)
+
+    def wait(_: memoryview, offset: int) -> None:
+        hangs.release()
+        assert hang.wait(PATIENCE_S)
+
+    rank.shim.on_write = wait
+    number = rank.begin_write(pages(0, 3, step=2))
+    assert hangs.acquire(timeout=PATIENCE_S)
+    rank.tier.begin(CancelMove(number))
+    assert [(each.done, each.problem) for each in rank.tier.answers() if isinstance(each, RecordsMoved)] == [
+        (0, "cancelled")
+    ]
+    hang.set()
+    rank.shim.on_write = lambda data, offset: None
+    assert rank.write(pages(5, 1, slot=1)).done == 1
+    assert [rank.read(pages(10, 1, slot=slot)).done for slot in (0, 1, 2)] == [1, 1, 0]
 
 
 def test_a_writer_rests_while_steps_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ class AnchorOrder:
         older: list[Anchor] = []
         for each, was_sound in self._unused.items():
             if each in left:
-                older.append(each)
+                # One that is being written to disk is passed over.
+                older += [] if each.node in self._anchors._pinned else [each]
             elif not self._is_ordered or not was_sound or each.used or not _is_found(each):
                 continue
             elif any(old.kind is each.kind for old in older):

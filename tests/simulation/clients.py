@@ -217,7 +217,7 @@ class Client:
             stop_token_ids=wanted.stop_token_ids,
             prompt_logprobs=wanted.prompt_logprobs,
             include_stop=wanted.include_stop,
-            cache_salt=f"salt {wanted.salt}",
+            cache_salt=f"salt {wanted.salt}" if wanted.salt else "",
             pooling=Pooling() if wanted.pool else None,
             images=tuple(images),
             adapter=adapter,

@@ -9,6 +9,7 @@ from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (
     AdapterLoaded,
     Failure,
+    FromDisk,
     FromWorker,
     LoadAdapter,
     LoraAdapter,
@@ -18,9 +19,11 @@ from numaserve.workers.interface.protocol import (
     Ready,
     StepPlan,
     StepResult,
+    ToDisk,
 )
 
 from tests.simulation.board import SimulatedBoard
+from tests.simulation.disk import SimulatedDisks
 from tests.simulation.scenario import Scenario
 from tests.simulation.workers import SimulatedWorkers
 from tests.simulation.world import World
@@ -44,6 +47,7 @@ class SimulatedGroup:
         hooks: GroupHooks,
         on_failure: Callable[[Death], None],
         adapters: Callable[[], Sequence[LoraAdapter]],
+        disks: SimulatedDisks,
     ) -> None:
         self._world = world
         self._scenario = scenario
@@ -52,7 +56,7 @@ class SimulatedGroup:
         self._adapters = adapters
         self._launched: Sequence[LoraAdapter] = ()
         self._ready: asyncio.Future[None] = world.loop.create_future()
-        self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame)
+        self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame, disks=disks)
         self._frozen_at = float("inf")
         self._blamed = False  # it has done what it may be declared broken for
         self.pids: list[int] = []
@@ -76,7 +80,7 @@ class SimulatedGroup:
         world.loop.call_later(seconds, self._loaded, fault)
         await self._ready
 
-    def send(self, message: StepPlan | ProfileRequest | LoadAdapter) -> None:
+    def send(self, message: StepPlan | ProfileRequest | LoadAdapter | ToDisk) -> None:
         """Take a message to every rank."""
         if self.state not in ("serving", "dead") or self.board is None:
             self._world.violate(f"{type(message).__name__} was sent to workers that are {self.state}")
@@ -164,6 +168,8 @@ class SimulatedGroup:
             )
         self._world.note("group.serves")
         self._ready.set_result(None)
+        if self._scenario.disk_slots:
+            self._workers.transfers.measured()
         if fault:  # before whoever waits for it has run
             self._blamed = True
             self._fail(Death("failure", "its first word was its last"))
@@ -191,4 +197,6 @@ class SimulatedGroup:
             self._hooks.adapter_loaded(message)
         elif isinstance(message, StepResult | Failure):
             self._hooks.answered(message)
+        elif isinstance(message, FromDisk):
+            self._hooks.disk(message)
         return True

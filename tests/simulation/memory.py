@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import UNSET
-from numaserve.workers.interface.protocol import SeqPlan, SeqResult, StepPlan
+from numaserve.workers.interface.protocol import DiskRecord, SeqPlan, SeqResult, StepPlan
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth
@@ -12,6 +13,15 @@ from tests.simulation.world import World
 from tests.support.simulated_features import SimulatedFeatures
 from tests.support.simulated_states import SimulatedStates
 from tests.support.simulated_windows import SimulatedWindows
+
+
+class Content(NamedTuple):
+    """What a record of the disk tier holds."""
+
+    page: list[int] | None = None
+    draft_page: list[int] | None = None
+    snapshot: int | None = None
+    tails: list[list[list[int]]] | None = None
 
 
 @dataclass(slots=True)
@@ -47,6 +57,24 @@ class Memory:
             world.violate,
             scenario.tower_parts,
         )
+
+    def content(self, record: DiskRecord) -> Content:
+        """Return what a record is written with."""
+        if not record.is_anchor:
+            return Content(list(self._pages[record.page]), list(self._draft_pages[record.page]))
+        return Content(
+            snapshot=None if self._states is None else self._states.snapshot(record.snapshot),
+            tails=None if self._windows is None else self._windows.pages(record.tails),
+        )
+
+    def set_content(self, record: DiskRecord, content: Content) -> None:
+        """Take in what a record was written with."""
+        if content.page is not None and content.draft_page is not None:
+            self._pages[record.page], self._draft_pages[record.page] = list(content.page), list(content.draft_page)
+        elif self._states is not None:
+            self._states.set_snapshot(record.snapshot, content.snapshot)
+        if self._windows is not None and content.tails is not None:
+            self._windows.set_pages(record.tails, content.tails)
 
     def run_share(self, plan: StepPlan) -> float:
         """Return the share of whole runs of the tower in a plan."""

@@ -59,6 +59,11 @@ class Scenario:
     rows_per_tile: int
     adapters: int  # that have memory; 0: requests name none
     refused_adapters: float  # the probability that a rank cannot load one
+    disk_slots: int  # records of the disk tier; 0: there is none
+    disk_s: float  # what a transfer takes, on average
+    disk_bytes_per_s: float  # as measured at the start
+    disk_faults: float  # the probability that a transfer has a problem
+    disk_hangs: float  # the probability that it does not end
     run_s: float  # what a run of the tower takes
     tower_parts: tuple[float, ...]  # the share of each of its parts
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
@@ -172,6 +177,11 @@ def _any_scenario(rng: random.Random) -> Scenario:
     adapters = adapted.choice((0, 0, 0, 0, 1, 2))
     if adapters:
         requests = tuple(_with_adapters(adapted, each) for each in requests) + _loads(adapted, load_s, until)
+    disk = random.Random(f"disk {requests[0].at}")
+    disk_slots = disk.choice((0, 0, 3, 12, 100))
+    if disk_slots:
+        for _ in range(3):
+            requests += _later_turns(disk, requests, longest)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
     away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
@@ -193,6 +203,11 @@ def _any_scenario(rng: random.Random) -> Scenario:
         rows_per_tile=rows_per_tile,
         adapters=adapters,
         refused_adapters=adapted.choice((0.0, 0.2)) if faulty else 0.0,
+        disk_slots=disk_slots,
+        disk_s=disk.choice((0.001, 0.02, 0.5, 4.0)),
+        disk_bytes_per_s=disk.choice((1e5, 1e6, 1e9)),
+        disk_faults=disk.choice((0.0, 0.1, 0.5)) if faulty else 0.0,
+        disk_hangs=disk.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
         run_s=imaged.choice((0.0, 0.01, 0.1, 0.5)),
         tower_parts=imaged.choice(((1.0,), (0.5, 0.25, 0.25), (0.125,) * 8)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is

@@ -23,6 +23,7 @@ from numaserve.workers.interface.protocol import Launch
 
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.counted import CountedMetrics
+from tests.simulation.disk import SimulatedDisks
 from tests.simulation.drafts import SimulatedDrafter
 from tests.simulation.group import SimulatedGroup
 from tests.simulation.matchers import SimulatedMatcherWork
@@ -41,6 +42,7 @@ class Server:
     scheduler: Scheduler
     metrics: CountedMetrics
     adapters: Adapters
+    disks: SimulatedDisks
     groups: list[SimulatedGroup] = field(default_factory=list)  # one for each life, as they are made
 
 
@@ -48,11 +50,11 @@ def make_server(world: World, scenario: Scenario) -> Server:
     """A server that has not been started."""
     scheduler, metrics = _scheduler(world, scenario), CountedMetrics()
     groups: list[SimulatedGroup] = []
-
+    disks = SimulatedDisks(world, scenario)
     adapters = Adapters(scenario.adapters, Described, in_thread=partial(_described, world))
 
     def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
-        groups.append(SimulatedGroup(world, scenario, hooks, on_failure, spec.adapters))
+        groups.append(SimulatedGroup(world, scenario, hooks, on_failure, spec.adapters, disks))
         return groups[-1]
 
     def given_up(_reason: str) -> None:
@@ -82,8 +84,9 @@ def make_server(world: World, scenario: Scenario) -> Server:
         clock=world.loop.time,
         matcher_work=SimulatedMatcherWork(world, scenario),
         adapters=adapters,
+        disk_index=disks,
     )
-    return Server(engine, scheduler, metrics, adapters, groups)
+    return Server(engine, scheduler, metrics, adapters, disks, groups)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Described:
 
     path: Path
     rank: int = 8
+    mean_rank: float = 8.0
     matrices: int = 4
 
     @property
@@ -123,6 +127,7 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             max_drafts=scenario.max_drafts,
             tokens_between_marks=3 * PAGE_SIZE,
             target_itl_s=scenario.target_itl_s,
+            kv_disk=scenario.prefix_cache and scenario.disk_slots > 0,
         ),
         drafters=_drafters(world, scenario),
     )

@@ -22,10 +22,12 @@ from numaserve.workers.interface.protocol import (
     SeqResult,
     StepPlan,
     StepResult,
+    ToDisk,
 )
 from numaserve.workers.process.continuations import Continuations
 
 from tests.simulation.board import SimulatedBoard
+from tests.simulation.disk import SimulatedDisks, SimulatedTransfers
 from tests.simulation.drafts import drafted
 from tests.simulation.memory import Memory
 from tests.simulation.scenario import Scenario
@@ -76,7 +78,13 @@ class SimulatedWorkers:
     """
 
     def __init__(
-        self, world: World, scenario: Scenario, tell: Callable[[FromWorker], bool], die: Die, blame: Callable[[], None]
+        self,
+        world: World,
+        scenario: Scenario,
+        tell: Callable[[FromWorker], bool],
+        die: Die,
+        blame: Callable[[], None],
+        disks: SimulatedDisks,
     ) -> None:
         self._world = world
         self._scenario = scenario
@@ -84,6 +92,7 @@ class SimulatedWorkers:
         self._die = die
         self._blame = blame
         self._memory = Memory(world, scenario)
+        self.transfers = SimulatedTransfers(world, scenario, disks, self._memory, self._send, self.faulty)
         self._continuations = Continuations(reads_drafts=scenario.worker_drafter == "draft_model")
         self._board: SimulatedBoard
         self._slots: dict[int, Truth] = {}  # as the plans that were sent have them
@@ -115,11 +124,15 @@ class SimulatedWorkers:
             self._memory.adapters[adapter.number] = adapter.digest
         return AdapterLoaded(rank, adapter.number, 4)
 
-    def take(self, message: StepPlan | ProfileRequest | LoadAdapter, board: SimulatedBoard) -> None:
+    def take(self, message: StepPlan | ProfileRequest | LoadAdapter | ToDisk, board: SimulatedBoard) -> None:
         """Take a message in, and begin with it when there is nothing else to do."""
         self._board = board
         if isinstance(message, LoadAdapter):
             self._load_adapter(message)
+            return
+        if isinstance(message, ToDisk):
+            if not self._dead:
+                self.transfers.take(message, self._queue)
             return
         if isinstance(message, ProfileRequest):
             self._world.note("profile")
@@ -171,11 +184,13 @@ class SimulatedWorkers:
         """Be dead: what is sent gets lost, and what was sent arrives until the front end knows it."""
         self._dead = True
         self._over = self._over or over
+        self.transfers.stand_still()
         self._queue.clear()
 
     def freeze(self) -> None:
         """Run nothing more, and answer nothing."""
         self._queue.clear()
+        self.transfers.stand_still()
         self._frozen = self._running = True
         self._arrival = [float("inf")] * self._scenario.ranks
 
@@ -258,6 +273,7 @@ class SimulatedWorkers:
             return
         self._run(step)
         self._queue.popleft()
+        self.transfers.ran(step)
         self._running = False
         self._begin()
 

@@ -5,15 +5,14 @@ from itertools import pairwise
 
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
-from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
+from numaserve.server.scheduler.sequence import Sequence, SequenceState
 
 
 def check_integrity(scheduler: Scheduler) -> None:
     """Raise `SchedulerIntegrityError` unless every page and slot is in one place and every lock has a holder."""
-    check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler.running)))
-    _check_pages(scheduler.kv, scheduler.running, scheduler.config)
+    check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler)))
+    _check_pages(scheduler)
     _check_anchors(scheduler)
     _check_features(scheduler)
     _check_slots(scheduler)
@@ -41,21 +40,32 @@ def check_tree(tree: RadixTree, locks: Counter[Node]) -> None:
     _require(order.keys() <= set(nodes), "a node that is not in the tree is to be evicted")
 
 
-def _locked_paths(running: list[Sequence]) -> list[Node]:
+def _locked_paths(scheduler: Scheduler) -> list[Node]:
     path = []
-    for seq in running:
-        node = seq.node
-        _require(node is not None, f"{seq.request_id!r} runs without a place in the tree")
-        while node is not None:
-            path.append(node)
-            node = node.parent
+    for node in _held_nodes(scheduler):
+        step: Node | None = node
+        while step is not None:
+            path.append(step)
+            step = step.parent
     return path
 
 
-def _check_pages(kv: KVCache, running: list[Sequence], config: SchedulerConfig) -> None:
+def _held_nodes(scheduler: Scheduler) -> list[Node]:
+    nodes = [] if scheduler.disk is None else scheduler.disk.held_nodes
+    for seq in scheduler.running:
+        if seq.node is None:
+            raise SchedulerIntegrityError(f"{seq.request_id!r} runs without a place in the tree")
+        nodes.append(seq.node)
+    return nodes
+
+
+def _check_pages(scheduler: Scheduler) -> None:
+    kv, config = scheduler.kv, scheduler.config
     places = Counter(kv.allocator._free)
     places.update(node.page for node in kv.tree.nodes() if node.parent is not None)
-    for seq in running:
+    if scheduler.disk is not None:
+        places.update(scheduler.disk.held_pages)
+    for seq in scheduler.running:
         shared = [] if seq.node is None else kv.tree.path_pages(seq.node)
         _require(seq.pages[: len(shared)] == shared, f"{seq.request_id!r} has other pages than it has locked")
         whole = config.whole_prompts and not seq.pages and seq.num_remaining == 0  # its pages were that step's
@@ -84,7 +94,11 @@ def _check_anchors(scheduler: Scheduler) -> None:
 
 def _check_holdings(scheduler: Scheduler) -> None:
     kv = scheduler.kv
-    held = [] if kv.anchors is None else [each.holding for each in kv.anchors._of.values()]
+    held = [] if scheduler.disk is None else scheduler.disk.held_anchors
+    if kv.anchors is not None:
+        held += [each.holding for each in kv.anchors._of.values()]
+        dropped = (anchor for node, anchor in kv.anchors._pinned.items() if kv.anchors._of.get(node) is not anchor)
+        held += [anchor.holding for anchor in dropped]
     for seq in scheduler.running:
         if seq.marks is not None:
             _require(not seq.marks.planned, f"{seq.request_id!r} has planned marks")

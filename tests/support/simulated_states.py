@@ -37,6 +37,14 @@ class SimulatedStates:
             for position, snapshot in work.marks:
                 self._snapshots[snapshot] = digests[index][position - 1] if digests[index] else ANYTHING
 
+    def snapshot(self, number: int) -> int | None:
+        """Return the content of a snapshot."""
+        return self._snapshots[number]
+
+    def set_snapshot(self, number: int, content: int | None) -> None:
+        """Give a snapshot the content of another one."""
+        self._snapshots[number] = content
+
     def spoil(self, plan: StepPlan) -> None:
         """Leave anything in what the plan writes."""
         for seq in plan.seqs:

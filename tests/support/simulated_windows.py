@@ -47,6 +47,16 @@ class SimulatedWindows:
             if len(set(written)) < len(written) or read.intersection(written):
                 self._violate(f"plan {plan.step_id} writes to window pages that it reads, or writes twice")
 
+    def pages(self, tails: Sequence[Sequence[int]]) -> list[list[list[int]]]:
+        """Return the content of pages of each table."""
+        return [[list(memory[page]) for page in tail] for memory, tail in zip(self._memory, tails, strict=True)]
+
+    def set_pages(self, tails: Sequence[Sequence[int]], contents: list[list[list[int]]]) -> None:
+        """Give pages of each table the content of others."""
+        for memory, tail, content in zip(self._memory, tails, contents, strict=True):
+            for page, cells in zip(tail, content, strict=True):
+                memory[page] = list(cells)
+
     def spoil(self, plan: StepPlan) -> None:
         """Leave anything in what a plan writes that is open."""
         for number in range(len(self._tables)):

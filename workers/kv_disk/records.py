@@ -43,11 +43,14 @@ def seal(record: memoryview, digest: bytes, length: int) -> None:
     _CHECKSUM.pack_into(record, 0, checksum(record[_CHECKSUM.size : end]))
 
 
-def problem_of(record: memoryview, digest: bytes, length: int) -> DiskProblem:
-    """Return why a record is not that of the prefix with this digest and a payload of `length` bytes; "": it is."""
+def problem_of(record: memoryview, digest: bytes, length: int | None) -> DiskProblem:
+    """Return why a record is not that of the prefix with this digest and a payload of `length` bytes; "": it is.
+
+    None: a payload of any length.
+    """
     stored, magic, version, found, prefix = _HEADER.unpack_from(record)
     if (magic, version) != (_MAGIC, _VERSION) or found > len(record) - HEADER_BYTES:
         return "checksum"
     if stored != checksum(record[_CHECKSUM.size : HEADER_BYTES + found]):
         return "checksum"
-    return "" if (prefix, found) == (digest, length) else "replaced"
+    return "" if prefix == digest and length in (None, found) else "replaced"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     DiskReady,
     FromDisk,
     ReadRecords,
@@ -55,7 +55,7 @@ class DiskTier:
         self._waking, self._closed = threading.Lock(), False
         self._rests = Rests(steps)
         self._files: RecordFiles | None = None
-        self._reads: dict[int, Transfer] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._answers: deque[FromDisk] = deque()
         self._readers = IoThreads("kv-disk-read", READERS, cpus)
         self._writers = IoThreads("kv-disk-write", WRITERS, cpus)
@@ -64,10 +64,10 @@ class DiskTier:
 
     def begin(self, message: ToDisk) -> None:
         """Begin to move records, or cancel that."""
-        if isinstance(message, CancelRead):
-            reading = self._reads.get(message.request_id)
-            if reading is not None:
-                reading.close("cancelled")
+        if isinstance(message, CancelMove):
+            transfer = self._transfers.get(message.request_id)
+            if transfer is not None:
+                transfer.close("cancelled")
             return
         try:
             self._start(message)
@@ -80,7 +80,7 @@ class DiskTier:
         while self._answers:
             answer = self._answers.popleft()
             if isinstance(answer, RecordsMoved):
-                self._reads.pop(answer.request_id, None)
+                self._transfers.pop(answer.request_id, None)
             answers.append(answer)
         return answers
 
@@ -99,11 +99,13 @@ class DiskTier:
         if not runs:
             self._answer(RecordsMoved(self._rank, request_id, 0))
         elif isinstance(message, ReadRecords):
-            reading = Reading(runs, ranges, answer)
-            self._reads[request_id] = reading
-            self._readers.add(reading)
+            self._add(request_id, Reading(runs, ranges, answer), self._readers)
         else:
-            self._writers.add(Writing(runs, ranges, answer, self._rests))
+            self._add(request_id, Writing(runs, ranges, answer, self._rests), self._writers)
+
+    def _add(self, request_id: int, transfer: Transfer, threads: IoThreads) -> None:
+        self._transfers[request_id] = transfer
+        threads.add(transfer)
 
     def _moved(self, request_id: int, moved: Moved) -> None:
         self._answer(RecordsMoved(self._rank, request_id, *moved))

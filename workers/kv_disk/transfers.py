@@ -88,6 +88,20 @@ class Transfer(ABC):
         if is_last:
             self._finish()
 
+    def _copy(self, copy: Callable[[], None]) -> bool:
+        """Copy from or to the caches; return False, with nothing done, once the request has been answered."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._copying += 1
+        try:
+            copy()  # outside the lock: the first copy to memory waits until the system has cleared it
+        finally:
+            with self._lock:
+                self._copying -= 1
+                self._lock.notify()
+        return True
+
     @abstractmethod
     def _move(self, run: Run, staging: Staging) -> None:
         """Move the records of a run. Raises `OSError`."""
@@ -130,23 +144,11 @@ class Reading(Transfer):
             if problem:
                 break
             sound.append((payload_of(part, length), ranges))
-        self._copy(run.first, sound)
+        if not self._copy(lambda: _scatter_all(sound)):
+            return
+        self._moved[run.first : run.first + len(sound)] = [True] * len(sound)
         if problem:
             self._fail(run.first + len(sound), problem)
-
-    def _copy(self, first: int, sound: list[tuple[memoryview, list[MemoryRange]]]) -> None:
-        """Copy records to the caches, from number `first` on, unless the request has been answered."""
-        with self._lock:
-            if self._closed:
-                return
-            self._copying += 1
-        # Outside the lock: the first copy to memory waits until the system has cleared it.
-        for payload, ranges in sound:
-            scatter(payload, ranges)
-        with self._lock:
-            self._moved[first : first + len(sound)] = [True] * len(sound)
-            self._copying -= 1
-            self._lock.notify()
 
     def _finish(self) -> None:
         self.close()
@@ -168,17 +170,20 @@ class Writing(Transfer):
 
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
+        # A page that was given to others must not be written as that of the prefix, not even in vain.
+        if not self._copy(lambda: self._gather_all(run, staged)):
+            return
+        written = run.of.file.write(staged, run.offset) // run.of.record_bytes
+        if written < len(run.records):
+            self._fail(run.first + written, "short")
+        self._rest()
+
+    def _gather_all(self, run: Run, staged: memoryview) -> None:
         for record, part in zip(run.records, run.parts(staged), strict=True):
             ranges = self._ranges(record)
             length = bytes_of(ranges)
             gather(ranges, payload_of(part, length))
             seal(part, record.digest, length)
-        written = run.of.file.write(staged, run.offset) // run.of.record_bytes
-        for number in range(run.first, run.first + written):
-            self._moved[number] = True
-        if written < len(run.records):
-            self._fail(run.first + written, "short")
-        self._rest()
 
     def _finish(self) -> None:
         try:
@@ -186,9 +191,15 @@ class Writing(Transfer):
                 file.sync()
         except OSError as error:
             # No later sync would report it again: the system may have dropped what it could not write.
-            self._moved = [False] * len(self._moved)
             self._fail(0, *_told(error))
+        with self._lock:
+            self._moved[: self._end] = [True] * self._end
         self.close()
+
+
+def _scatter_all(sound: Sequence[tuple[memoryview, list[MemoryRange]]]) -> None:
+    for payload, ranges in sound:
+        scatter(payload, ranges)
 
 
 def _told(error: OSError) -> tuple[DiskProblem, str]:

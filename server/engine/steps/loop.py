@@ -51,6 +51,7 @@ class StepHooks:
     look: Callable[[Collection[int], bool], Mapping[int, RankLook]]
     starved: Callable[[Mapping[int, float], float], None]  # see `Witness`
     broken: Callable[[Death], None]  # the workers can no longer be used
+    planned: Callable[[], None]  # all plans that are possible now were sent
 
 
 class StepLoop:
@@ -172,6 +173,7 @@ class StepLoop:
                 self._hooks.masked(plan.step_id, self._scheduler.masked)
             for sequence in self._scheduler.newly_admitted:
                 self._hooks.admitted(sequence, scheduling)
+        self._hooks.planned()
         if self._in_flight:
             self._watch.allow(self._in_flight[0].plan.deadline_s)
 

@@ -142,6 +142,7 @@ def read_models_file(path: Path, max_loaded: int | None = None) -> ModelsFile:
             f"{path}: default is '{default}', which is not a model of the file: name one of {', '.join(models)}"
         )
     _check_names(models, path)
+    _check_folders(models, path)
     return ModelsFile(models, default, max_loaded or whole.max_loaded, whole.load_wait_s)
 
 
@@ -153,6 +154,18 @@ def _check_names(models: Mapping[str, ModelSpec], path: Path) -> None:
                 raise OperatorError(
                     f"{path}: '{other}' is a name of both '{name}' and '{owner[other]}': remove one of the two"
                 )
+
+
+def _check_folders(models: Mapping[str, ModelSpec], path: Path) -> None:
+    """Refuse a folder of cached prefixes for two models: the second one to be loaded would find it locked."""
+    owner: dict[Path, str] = {}
+    for name, spec in models.items():
+        folder = spec.config.kv_disk_path
+        if folder is not None and owner.setdefault(folder.resolve(), name) != name:
+            raise OperatorError(
+                f"{path}: kv_disk_path {folder} is the folder of both '{name}' and '{owner[folder.resolve()]}': give "
+                "each model a folder of its own"
+            )
 
 
 def _spec(name: str, spelt: Mapping[str, Any], where: str) -> ModelSpec:

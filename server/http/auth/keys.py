@@ -89,6 +89,10 @@ class ApiKeys:
         """Return the number of keys by the cache group that the key file names; empty for none."""
         return Counter(account.cache_group for account in self._accounts.values())
 
+    def cache_groups(self) -> set[str]:
+        """Return the cache groups of all keys, as the prefix cache names them."""
+        return {client.cache_group for client in self._clients.values()}
+
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether a request presents a known key, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
 

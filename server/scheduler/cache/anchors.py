@@ -57,6 +57,7 @@ class Anchors:
         self._holdings = holdings
         self._log = log
         self._of: OrderedDict[Node, Anchor] = OrderedDict()  # least recently used first
+        self._pinned: dict[Node, Anchor] = {}  # even if they were dropped meanwhile
         self._use = KindUse()
         self._unfound: dict[Node, MarkKind] = {}  # of marks that no sequence has found, with or without a holding
 
@@ -109,6 +110,46 @@ class Anchors:
                 self.drop(victim.node)
         return self._holdings.take(tails)
 
+    def pin(self, node: Node) -> Holding | None:
+        """Keep what the anchor of `node` holds until `unpin`, and return it.
+
+        None: the node has no sound anchor, or running sequences might lack its pages.
+        """
+        anchor = self._of.get(node)
+        if anchor is None or not anchor.sound or node in self._pinned or not self._holdings.keep(anchor.holding.tails):
+            return None
+        self._pinned[node] = anchor
+        return anchor.holding
+
+    def unpin(self, node: Node) -> None:
+        """Undo a `pin`."""
+        anchor = self._pinned.pop(node)
+        self._holdings.keep_no_longer(anchor.holding.tails)
+        if self._of.get(node) is not anchor:
+            self.free(anchor.holding)
+
+    def take_empty(self, tails: Sequence[Tail]) -> Holding | None:
+        """Return a holding for an anchor that is read from disk, with new pages in the place of those of `tails`; None
+        if it cannot be had. It is kept until `filled`."""
+        if not self._holdings.keep(tails):
+            return None
+        snapshots = self._holdings.snapshots
+        if snapshots is not None and not snapshots.can_take:
+            victim = self._victim(lambda each: not snapshots.is_named(each.holding.snapshot), MarkKind.PREFIX)
+            if victim is not None:
+                self.drop(victim.node)
+        for window, (pool, tail) in enumerate(zip(self._holdings.windows, tails, strict=True)):
+            while pool.num_free < len(tail.pages) and self.give_up_pages(window):
+                pass
+        holding = self._holdings.take_empty(tails)
+        if holding is None:
+            self._holdings.keep_no_longer(tails)
+        return holding
+
+    def filled(self, holding: Holding) -> None:
+        """Let a holding of `take_empty` be given up again: it was given to a node, or is to be freed."""
+        self._holdings.keep_no_longer(holding.tails)
+
     def moved(self, holding: Holding, tails: tuple[Tail, ...]) -> Holding:
         """Return the holding of a mark that moves on to a later position."""
         return self._holdings.moved(holding, tails)
@@ -117,7 +158,7 @@ class Anchors:
         """Drop the anchor that goes first for pages of a window table. False if there is none."""
         pool = self._holdings.windows[window]
         victim = self._victim(lambda each: pool.frees_any(each.holding.tails[window].pages))
-        victim = victim or next(iter(self._of.values()), None)
+        victim = victim or next((each for each in self._of.values() if each.node not in self._pinned), None)
         if victim is not None:
             self.drop(victim.node)
         return victim is not None
@@ -156,7 +197,8 @@ class Anchors:
         anchor = self._of.pop(node, None)
         if anchor is None:
             return
-        self.free(anchor.holding)
+        if self._pinned.get(node) is not anchor:
+            self.free(anchor.holding)
         if self._log is not None:
             self._withdraw(self._log, node)
 
@@ -174,7 +216,7 @@ class Anchors:
         rare = {each for each in TURN_KINDS if self._use.is_rare(each)}
         oldest = None
         for each in self._of.values():
-            if frees(each):
+            if each.node not in self._pinned and frees(each):
                 if each.kind in rare or not rare:
                     return each
                 oldest = oldest or each

@@ -60,6 +60,31 @@ class Holdings:
         """Return whether as many window pages are free as a holding has."""
         return all(pool.num_free >= len(tail.pages) for pool, tail in zip(self.windows, tails, strict=True))
 
+    def take_empty(self, tails: Sequence[Tail]) -> Holding | None:
+        """Return a holding that no plan stores in, with new window pages in the place of those of `tails`; None where
+        something is lacking."""
+        lacks_snapshot = self.snapshots is not None and not self.snapshots.can_take
+        if lacks_snapshot or not self.has_free(tuple(tails)):
+            return None
+        snapshot = -1 if self.snapshots is None else self.snapshots.take()
+        pages = [pool.take(len(tail.pages)) for pool, tail in zip(self.windows, tails, strict=True)]
+        return Holding(snapshot, tuple(Tail(tail.first, tuple(new)) for tail, new in zip(tails, pages, strict=True)))
+
+    def keep(self, tails: Sequence[Tail]) -> bool:
+        """Promise that these window pages will not have to be given up; False where running sequences may lack them."""
+        if any(pool.spare < len(tail.pages) for pool, tail in zip(self.windows, tails, strict=True)):
+            return False
+        self._keep(tails, 1)
+        return True
+
+    def keep_no_longer(self, tails: Sequence[Tail]) -> None:
+        """Undo a `keep`."""
+        self._keep(tails, -1)
+
+    def _keep(self, tails: Sequence[Tail], sign: int) -> None:
+        for pool, tail in zip(self.windows, tails, strict=True):
+            pool.spare -= sign * len(tail.pages)
+
     def _hold(self, tails: tuple[Tail, ...]) -> None:
         for pool, tail in zip(self.windows, tails, strict=True):
             pool.hold(tail.pages)

@@ -19,7 +19,19 @@ from numaserve.server.scheduler.errors import SchedulerIntegrityError
 class Node:
     """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one scope."""
 
-    __slots__ = ("children", "depth", "digest", "hidden", "key", "locks", "page", "parent", "scope", "trusted")
+    __slots__ = (
+        "children",
+        "depth",
+        "digest",
+        "disk_digest",
+        "hidden",
+        "key",
+        "locks",
+        "page",
+        "parent",
+        "scope",
+        "trusted",
+    )
 
     def __init__(self, parent: Node | None, scope: CacheScope, key: PageKey = (), page: int = -1) -> None:
         self.parent = parent
@@ -31,6 +43,7 @@ class Node:
         self.locks = 0
         self.trusted = False  # logits that are numbers have come of it, and so of its parents
         self.hidden: bool = parent is not None and parent.hidden  # no prompt can find it
+        self.disk_digest = b""  # its name on disk; empty: it was not offered to the disk tier
         self.digest = 0  # its name in the log of events; 0: neither it nor its children are in the log
 
 
@@ -171,8 +184,12 @@ class RadixTree:
         """Let nobody find a page of `adapter` that is there now."""
         for root in [each for scope, each in self._roots.items() if scope.adapter is adapter]:
             root.digest = 0
-            for child in list(root.children.values()):
-                self._hide(root, child)
+            self._hide_below(root)
+
+    def hide_all(self) -> None:
+        """Let nobody find a page that is there now."""
+        for root in list(self._roots.values()):
+            self._hide_below(root)
 
     def path_pages(self, node: Node) -> list[int]:
         """The pages from the root to `node`, in token order."""
@@ -200,6 +217,10 @@ class RadixTree:
         if self._log is not None:
             root.digest = self._log.root_of(scope)
         return root
+
+    def _hide_below(self, root: Node) -> None:
+        for child in list(root.children.values()):
+            self._hide(root, child)
 
     def _hide(self, parent: Node, node: Node) -> None:
         if node.hidden:

@@ -6,10 +6,14 @@ from numaserve.server.scheduler.cache.page_allocator import PageAllocator
 
 
 class WindowPages:
-    """The pages of all sequences for the layers with one window. A page is free, or has a number of holders."""
+    """The pages of all sequences for the layers with one window. A page is free, or has a number of holders.
 
-    def __init__(self, num_pages: int) -> None:
+    `spare` pages are more than running sequences ever hold. Others may hold as many without giving them up.
+    """
+
+    def __init__(self, num_pages: int, spare: int = 0) -> None:
         self.num_pages = num_pages
+        self.spare = spare
         self._allocator = PageAllocator(num_pages)
         self._holders = [0] * num_pages
 

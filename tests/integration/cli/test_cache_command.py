@@ -3,6 +3,12 @@ from pathlib import Path
 import pytest
 from numaserve.kernels import PackedMatrix
 from numaserve.server.cli.main import main
+from numaserve.server.kv_disk.cells import Header
+from numaserve.server.kv_disk.folder import KvDiskFolder
+from numaserve.server.kv_disk.index import Index
+from numaserve.server.scheduler.disk.changes import Added
+from numaserve.server.scheduler.disk.directory import Entry
+from numaserve.workers.kv_disk.records import record_bytes, seal
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.transfer import save
 
@@ -15,9 +21,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "numaserve" / "packed"
 
 
-def cache(capsys: pytest.CaptureFixture[str], command: str) -> tuple[object, str, str]:
+def cache(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[object, str, str]:
     with pytest.raises(SystemExit) as ended:
-        main(["cache", command])
+        main(["cache", *command])
     out, err = capsys.readouterr()
     return ended.value.code, out, err
 
@@ -49,6 +55,50 @@ def test_without_a_folder_there_is_nothing_and_none_is_made(
     status, _, err = cache(capsys, command)
     assert (status, err) == (0, "")
     assert not home.exists()
+
+
+def write_prefixes(folder: Path) -> None:
+    """Write two pages of two ranks, as a server does."""
+    kv, size = KvDiskFolder(folder), record_bytes(100)
+    index = Index.create(kv.fd, Header({}, "/models/[red]some", [size, size], [0, 0], b""), {"pages": 8, "anchors": 0})
+    entries = [Entry(slot, bytes([slot]) * 32, b"", 1, f"key {slot}" if slot else "", 1_700_000_000) for slot in (0, 3)]
+    index.append([Added("pages", entry) for entry in entries])
+    for rank in range(2):
+        with (folder / f"rank-{rank}.pages").open("wb") as file:
+            for entry in entries:
+                record = memoryview(bytearray(size))
+                seal(record, entry.digest, 90 + entry.slot)
+                file.seek(entry.slot * size)
+                file.write(record)
+    index.close()
+    kv.close()
+
+
+def test_cached_prefixes_are_listed_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "kv"
+    status, _, err = cache(capsys, "kv-disk", str(folder))
+    assert status == 2
+    assert "no cached prefixes can be read (No such file or directory)" in err
+    assert not folder.exists()
+    write_prefixes(folder)
+    status, out, _ = cache(capsys, "kv-disk", str(folder), "--verify")
+    assert status == 0
+    assert "(common)" in out
+    assert "key 3" in out
+    assert f" in {folder}, of /models/[red]some on 2 ranks" in out
+    assert "4 records verified, 0 damaged" in out
+    with (folder / "rank-1.pages").open("r+b") as file:
+        file.seek(3 * record_bytes(100) + 70)
+        file.write(b"x")
+    status, out, _ = cache(capsys, "kv-disk", str(folder), "--verify")
+    assert status == 1
+    assert "rank-1.pages: record 3 is not as it was written (checksum)" in out
+    assert "4 records verified, 1 damaged" in out
+    server = KvDiskFolder(folder)
+    assert cache(capsys, "kv-disk", str(folder))[0] == 0
+    status, _, err = cache(capsys, "kv-disk", str(folder), "--verify")
+    assert (status, "another server" in err) == (2, True)
+    server.close()
 
 
 def test_a_folder_that_others_may_enter_is_left_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,6 +110,12 @@ def test_a_configuration_cannot_be_changed() -> None:
             {"model": "demo", "task": "embed", "draft_model": "demo"},
             "draft_model 'demo' needs a task that generates tokens",
         ),
+        (
+            {"model": "demo", "kv_disk_path": "/kv", "prefix_cache": False},
+            "kv_disk_path '/kv' needs the prefix cache, and 'prefix_cache' is off",
+        ),
+        ({"model": "demo", "kv_disk_gib": 8}, "kv_disk_gib '8' needs 'kv_disk_path': set 'kv_disk_path' too"),
+        ({"model": "demo", "kv_disk_max_age": 60}, "kv_disk_max_age '60' needs 'kv_disk_path'"),
         ({"model": " "}, "model must not be blank"),
         ({}, "'model' is not set"),
     ],

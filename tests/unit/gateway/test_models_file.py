@@ -88,6 +88,10 @@ def test_a_model_that_shares_the_memory_of_a_node_has_short_steps(
         ("models: {a: {model: demo}}\nmax-loaded: 0", "max_loaded must be between 1 and 4096, not '0'"),
         ("models: {a: {model: demo}}\ndefault: b", "default is 'b', which is not a model of the file: name one of a"),
         ("models: {a: {model: demo, served-model-name: b}, b: {model: demo}}", "'b' is a name of both 'a' and 'b'"),
+        (
+            "models: {a: {model: demo, kv-disk-path: /kv/x}, b: {model: demo, kv-disk-path: /kv/y/../x}}",
+            "kv_disk_path /kv/y/../x is the folder of both 'b' and 'a': give each model a folder of its own",
+        ),
         ("models: {' ': {model: demo}}", "models must not be blank"),
         ("models: {a: demo}", "models must be a valid dictionary"),
     ],

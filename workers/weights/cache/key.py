@@ -29,6 +29,7 @@ from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored, StoredMatrices
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.cache.folder import CacheKey
+from numaserve.workers.weights.checkpoint_files import checkpoint_files
 
 _HEAD_BYTES = 1 << 18  # holds the table of tensors, or most of it
 SETTLED_S = 2.0  # no file system in use has coarser times
@@ -50,19 +51,10 @@ class Checkpoint:
 
 
 def look_at(model: Path, folders: Sequence[str] = (), mmproj: str | None = None) -> Checkpoint:
-    """Identify the .gguf file with its vision tower, in the file `mmproj` or in one next to it, or the folder `model`,
-    with some `folders` below it. Raises `OSError`."""
-    if model.is_dir():
-        listed = (path for folder in (model, *(model / name for name in folders)) for path in folder.iterdir())
-        files = sorted(path for path in listed if path.suffix in {".json", ".safetensors", ".pt"} and path.is_file())
-    else:
-        # For GGUF files only, see `models/load.py`.
-        from numaserve.workers.models.config.gguf_parts import gguf_paths, projector_paths  # noqa: PLC0415
-
-        files = [*gguf_paths(model), *(projector_paths(model) if mmproj is None else [Path(mmproj)])]
+    """Identify a checkpoint, see `checkpoint_files`. Raises `OSError`."""
     digest = hashlib.blake2b(digest_size=32)
     changed = 0
-    for path in files:
+    for path in checkpoint_files(model, folders, mmproj):
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         stat = path.stat()

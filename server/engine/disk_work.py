@@ -1,0 +1,201 @@
+"""The engine's work for the disk tier: its messages to the workers, their deadlines, and its index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from numaserve.server.common.patience import PatientTimer
+from numaserve.server.engine.clock import Clock
+from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes, Shelf, Shelves
+from numaserve.server.scheduler.disk.tier import DiskMove, DiskTier
+from numaserve.workers.interface.protocol import CancelMove, DiskReady, FromDisk, ReadRecords, RecordsMoved, ToDisk
+
+_log = logging.getLogger(__name__)
+
+_LEAST_READ_S = 2.0  # for a read, besides the time that computing the pages would take
+_WRITE_S = 60.0  # for a batch
+_TELLING_BYTES = 4 << 20  # of a read whose rate is the bandwidth of the disk
+_RETRY_S = 60.0  # without a read, after which a slow disk may be twice as fast
+
+
+class DiskIndex(Protocol):
+    """The index of a folder."""
+
+    async def load(self, sizes: RecordSizes) -> Directories:
+        """Return the prefixes that the folder has, if ranks with records of these sizes have written them. Raises
+        `OSError`."""
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Keep changes, in a thread."""
+
+    def now(self) -> int:
+        """Return the time of the changes that are made now, in unix seconds."""
+
+
+@dataclass
+class _Sent:
+    move: DiskMove
+    timer: PatientTimer
+    seconds: float
+    answers: dict[int, RecordsMoved] = field(default_factory=dict)
+
+
+class DiskWork:
+    """Connects the scheduler's disk tier with the ranks and the index.
+
+    The tier is opened when every rank has measured its disk and the index was read, while the server serves. It is
+    switched off until the next start by a rank that cannot use its files, by an index that cannot be kept, and by a
+    disk that does not answer: the server goes on without it.
+    """
+
+    def __init__(
+        self,
+        tier: DiskTier,
+        index: DiskIndex,
+        *,
+        send: Callable[[ToDisk], None],
+        wake: Callable[[], None],
+        world_size: int,
+        clock: Clock,
+    ) -> None:
+        """`send` sends a message to every rank. `wake` is called when sequences can go on."""
+        self._tier = tier
+        self._index = index
+        self._send = send
+        self._wake = wake
+        self._world_size = world_size
+        self._clock = clock
+        self._ready: dict[int, DiskReady] = {}
+        self._sent: dict[int, _Sent] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._has_workers = False
+        self._probed_bytes_per_s = self._bytes_per_s = 0.0
+        self._read_at = 0.0
+        self.off_reason = ""  # why the tier is switched off; empty: it is not
+
+    def pump(self) -> None:
+        """Send what the tier asks for, after the plans that were sent."""
+        if not (self._tier.is_open and self._has_workers) or self.off_reason:
+            return
+        self._tier.now = self._index.now()
+        self._retry()
+        for move in self._tier.take_moves():
+            seconds = _LEAST_READ_S + move.compute_s if isinstance(move.message, ReadRecords) else _WRITE_S
+            request_id = move.message.request_id
+            timer = PatientTimer(partial(self._late, request_id))
+            timer.start(seconds)
+            self._sent[request_id] = _Sent(move, timer, seconds)
+            self._send(move.message)
+        changes = self._tier.take_changes()
+        if changes:
+            self._index.append(changes)
+
+    def on_answer(self, message: FromDisk) -> None:
+        """Process a message of a rank."""
+        if isinstance(message, DiskReady):
+            self._on_ready(message)
+            return
+        sent = self._sent.get(message.request_id)
+        if sent is None or message.rank in sent.answers:
+            _log.warning("worker %d reported a transfer that was not requested", message.rank)
+            return
+        sent.answers[message.rank] = message
+        if len(sent.answers) == self._world_size:
+            del self._sent[message.request_id]
+            sent.timer.stop()
+            self._moved(sent)
+
+    def down(self) -> None:
+        """Note that the workers are gone. The scheduler forgets what they were asked for."""
+        self._has_workers = False
+        self._ready.clear()
+        for sent in self._sent.values():
+            sent.timer.stop()
+        self._sent.clear()
+        self._tier.set_read_rate(0.0)
+
+    def switch_off(self, reason: str) -> None:
+        """Use the disk no more, until the next start."""
+        if self.off_reason:
+            return
+        self.off_reason = reason
+        _log.error("the disk tier is off until the next start: %s", reason)
+        self._tier.close()
+        for request_id in self._sent:
+            self._send(CancelMove(request_id))
+
+    def _on_ready(self, message: DiskReady) -> None:
+        if message.problem:
+            self.switch_off(f"worker {message.rank}: {message.problem}")
+            return
+        self._ready[message.rank] = message
+        if len(self._ready) == self._world_size and self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        elif len(self._ready) == self._world_size and self._tier.is_open:
+            self._begin()
+
+    async def _open(self) -> None:
+        ready = [self._ready[rank] for rank in range(self._world_size)]
+        sizes = RecordSizes([each.page_bytes for each in ready], [each.anchor_bytes for each in ready])
+        try:
+            directories = await self._index.load(sizes)
+        except OSError as error:
+            self.switch_off(str(error))
+            return
+        pages = Shelf("pages", directories.pages, max(sizes.pages))
+        anchors = Shelf("anchors", directories.anchors, max(sizes.anchors)) if max(sizes.anchors) else None
+        self._tier.open(Shelves(pages, anchors))
+        _log.info("the disk tier has %d pages", len(directories.pages))
+        if len(self._ready) == self._world_size:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._has_workers = True
+        self._probed_bytes_per_s = self._bytes_per_s = min(each.read_bytes_per_s for each in self._ready.values())
+        self._tier.set_read_rate(self._bytes_per_s)
+        self._wake()
+
+    def _moved(self, sent: _Sent) -> None:
+        answers = sent.answers.values()
+        last = min(answers, key=lambda each: each.done)
+        if isinstance(sent.move.message, ReadRecords):
+            self._learn(list(answers))
+        if last.problem not in ("", "cancelled"):
+            _log.warning("the disk tier: a record could not be moved (%s %s)", last.problem, last.message)
+        if last.problem == "cancelled" and not last.nbytes:
+            self.switch_off("the disk returned nothing in the time that computing the pages would have taken")
+        self._tier.moved(last.request_id, last.done, last.problem)
+        self._wake()
+        self.pump()
+
+    def _learn(self, answers: Sequence[RecordsMoved]) -> None:
+        """Learn the bandwidth from a read."""
+        slowest = min(answers, key=lambda each: each.nbytes / max(each.nanoseconds, 1))
+        self._read_at = self._clock()
+        if slowest.nanoseconds and (slowest.nbytes >= _TELLING_BYTES or slowest.problem == "cancelled"):
+            rate = slowest.nbytes / slowest.nanoseconds * 1e9
+            self._bytes_per_s = max((self._bytes_per_s + rate) / 2 if slowest.problem == "" else rate, 1.0)
+            self._tier.set_read_rate(0.0 if self.off_reason else self._bytes_per_s)
+
+    def _retry(self) -> None:
+        """Give a disk that was slow another chance after a while."""
+        if self._bytes_per_s < self._probed_bytes_per_s and self._clock() - self._read_at > _RETRY_S:
+            self._read_at = self._clock()
+            self._bytes_per_s = min(2 * self._bytes_per_s, self._probed_bytes_per_s)
+            self._tier.set_read_rate(self._bytes_per_s)
+
+    def _late(self, request_id: int) -> None:
+        """Cancel a request that takes too long."""
+        sent = self._sent[request_id]
+        if not isinstance(sent.move.message, ReadRecords):
+            self.switch_off(f"the disk did not complete a write within {sent.seconds:g} s")
+            return
+        self._send(CancelMove(request_id))
+        sent.timer = PatientTimer(partial(self.switch_off, "a worker did not cancel a read"))
+        sent.timer.start(_WRITE_S)

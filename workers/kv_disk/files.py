@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 _REFUSES_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
+_KEPT_BYTES = 4 << 20
 
 
 class DiskError(Exception):
@@ -75,14 +76,20 @@ class DirectFile:
 
 
 class Staging:
-    """The memory of one thread between disk and caches, aligned for direct I/O. It grows to the largest that was asked
-    for: most threads never see an anchor."""
+    """The memory of one thread between disk and caches, aligned for direct I/O.
+
+    Memory for pages is kept. Memory for a large record, as anchors with recurrent states have, is given back after its
+    use: it is rare, and each thread would keep tens of megabytes.
+    """
 
     def __init__(self) -> None:
-        self._memory = memoryview(b"")
+        self._kept = memoryview(b"")
 
     def of(self, nbytes: int) -> memoryview:
         """Return memory of `nbytes`, which holds anything. Raises `OSError`."""
-        if nbytes > len(self._memory):
-            self._memory = memoryview(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        return self._memory[:nbytes]
+        if nbytes <= len(self._kept):
+            return self._kept[:nbytes]
+        memory = memoryview(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        if nbytes <= _KEPT_BYTES:
+            self._kept = memory
+        return memory

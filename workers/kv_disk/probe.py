@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from numaserve.kernels import checksum
 from numaserve.workers.kv_disk.files import DiskError, File, Staging
 from numaserve.workers.kv_disk.threads import IoThreads, Task
 
@@ -17,7 +18,8 @@ _PASSES = 3  # the threads share their cores with the steps
 class _Reads:
     """Reads of all of a file, which several threads do."""
 
-    def __init__(self, file: File, expected: bytes) -> None:
+    def __init__(self, file: File, expected: int) -> None:
+        """Expect a checksum of each read."""
         self._file, self._expected = file, expected
         self._waiting = list(range(_READS))
         self._left = _READS
@@ -41,7 +43,7 @@ class _Reads:
         try:
             into = staging.of(_READ_BYTES)
             count = self._file.read(into, number * _READ_BYTES)
-            if count < _READ_BYTES or into != self._expected:
+            if count < _READ_BYTES or checksum(into) != self._expected:
                 raise DiskError("the disk does not return what was written")
         except (OSError, DiskError) as error:
             self._errors.append(error)
@@ -56,18 +58,18 @@ def read_rate(path: Path, open_file: Callable[[Path], File], threads: IoThreads)
 
     Raises `OSError`, or `DiskError`.
     """
-    expected = os.urandom(_READ_BYTES)  # some file systems compress zeros
+    data = os.urandom(_READ_BYTES)  # some file systems compress zeros
     path.unlink(missing_ok=True)
     file = open_file(path)
     try:
-        _fill(file, expected)
-        return max(_rate(file, expected, threads) for _ in range(_PASSES))
+        _fill(file, data)
+        return max(_rate(file, checksum(memoryview(data)), threads) for _ in range(_PASSES))
     finally:
         file.close()
         path.unlink(missing_ok=True)
 
 
-def _rate(file: File, expected: bytes, threads: IoThreads) -> float:
+def _rate(file: File, expected: int, threads: IoThreads) -> float:
     reads = _Reads(file, expected)
     begin = time.monotonic()
     threads.add(reads)

@@ -43,6 +43,7 @@ def _loop(
         look=lambda _ranks, _with_times: {},
         starved=lambda _seconds, _elapsed: None,
         broken=lambda death: None,
+        planned=lambda: None,
     )
     deadlines = StepDeadlines(60.0)
     return StepLoop(

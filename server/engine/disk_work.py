@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
-from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.scheduler.disk.changes import Change, RecordKind
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes, Shelf, Shelves
 from numaserve.server.scheduler.disk.tier import DiskMove, DiskTier
 from numaserve.workers.interface.protocol import CancelRead, DiskReady, FromDisk, ReadRecords, RecordsMoved, ToDisk
@@ -33,6 +33,9 @@ class DiskIndex(Protocol):
 
     def append(self, changes: Sequence[Change]) -> None:
         """Keep changes, in a thread."""
+
+    def erase(self, slots: Mapping[RecordKind, Sequence[int]], done: Callable[[], None]) -> None:
+        """Erase records in a thread, after the changes that were appended. `done` is called in the event loop then."""
 
     def now(self) -> int:
         """Return the time of the changes that are made now, in unix seconds."""
@@ -92,9 +95,21 @@ class DiskWork:
             timer.start(seconds)
             self._sent[request_id] = _Sent(move, timer, seconds)
             self._send(move.message)
+        self.keep_changes()
+
+    def keep_changes(self) -> None:
+        """Have the changes kept that the tier has made, even if it is off: what was flushed must not come back."""
         changes = self._tier.take_changes()
         if changes:
             self._index.append(changes)
+        slots = self._tier.take_erasable()
+        if slots:
+            self._index.erase(slots, partial(self._tier.erased, slots))
+
+    def keep_groups(self, groups: Collection[str]) -> None:
+        """Erase the records of cache groups other than these, and write no more of them."""
+        self._tier.keep_groups(groups)
+        self.keep_changes()
 
     def on_answer(self, message: FromDisk) -> None:
         """Process a message of a rank."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from numaserve.server.adapters.adapters import Adapters
@@ -177,8 +177,11 @@ class Engine:
         return self._state != "failed"
 
     async def flush_cache(self) -> bool:
-        """Drop the cached prefixes. Return False, with nothing dropped, when a request was running."""
-        return self._scheduler.flush_cache()
+        """Drop the cached prefixes, also on disk. Return False, with nothing dropped, when a request was running."""
+        done = self._scheduler.flush_cache()
+        if done and self._disk is not None:
+            self._disk.keep_changes()
+        return done
 
     def load(self) -> Load:
         """Return the current load."""
@@ -188,6 +191,11 @@ class Engine:
         """Go on without the disk tier, whose index has a problem of this kind."""
         if self._disk is not None:
             self._disk.switch_off(f"{problem}: {message}")
+
+    def keep_cache_groups(self, groups: Collection[str]) -> None:
+        """Erase the cached prefixes on disk of all other cache groups, whose keys were removed."""
+        if self._disk is not None:
+            self._disk.keep_groups(groups)
 
     def server_info(self) -> dict[str, object]:
         """Return the configuration, topology and live counters."""

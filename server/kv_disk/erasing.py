@@ -26,6 +26,16 @@ def keep_records(fd: int, record_bytes: int, num_slots: int, kept: Collection[in
     os.fsync(fd)
 
 
+def erase_records(fd: int, record_bytes: int, slots: Collection[int]) -> None:
+    """Erase the records in some slots of a file. Raises `OSError`."""
+    size = os.fstat(fd).st_size
+    for slot in slots:
+        offset = slot * record_bytes
+        if offset < size:
+            _erase(fd, offset, min(record_bytes, size - offset))
+    os.fsync(fd)
+
+
 def free_runs(kept: Collection[int], num_slots: int) -> Iterator[tuple[int, int]]:
     """Yield the first slot of each run of slots that are not `kept`, and the slot after it."""
     # A map of bytes: to sort a million slots would hold the interpreter's lock for half a second.

@@ -81,6 +81,15 @@ class KvDiskFolder:
             raise OSError(errno.EINVAL, "not a regular file", name)
         return fd
 
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """Yield a descriptor as `open` returns it, and close it. Raises `OSError`."""
+        fd = self.open(name)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
     def record_files(self) -> list[RecordFile]:
         """Return the ranks' files of records. Raises `OSError`."""
         matches = (_FILE.fullmatch(name) for name in os.listdir(self.fd))  # noqa: PTH208 pathlib takes no descriptor

@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,9 +11,9 @@ from pathlib import Path
 
 from numaserve.server.kv_disk.cells import Header, HeaderError
 from numaserve.server.kv_disk.contents import contents_digest
-from numaserve.server.kv_disk.erasing import keep_records
+from numaserve.server.kv_disk.erasing import erase_records, keep_records
 from numaserve.server.kv_disk.fingerprint import changes_between, fingerprint_of
-from numaserve.server.kv_disk.folder import KvDiskFolder
+from numaserve.server.kv_disk.folder import KvDiskFolder, RecordFile
 from numaserve.server.kv_disk.index import Index
 from numaserve.server.kv_disk.sizes import slots_of
 from numaserve.server.kv_disk.writer import PAUSE_S, FolderProblem, IndexWriter
@@ -62,6 +61,7 @@ class Store:
         self.on_problem: Callable[[FolderProblem, str], None] = lambda problem, message: None
         self._stopping = threading.Event()
         self._writer: IndexWriter | None = None
+        self._sizes = RecordSizes((), ())
 
     @property
     def folder(self) -> Path:
@@ -93,6 +93,20 @@ class Store:
         """Keep changes of the directories, without waiting for the disk. Ignored before `load` and after a problem."""
         if self._writer is not None:
             self._writer.append(changes)
+
+    def erase(self, slots: Mapping[RecordKind, Sequence[int]], done: Callable[[], None]) -> None:
+        """Erase records in the thread of the index, after the changes that were appended; then call `done` in the event
+        loop. After a problem, or if the server is killed before, the next start erases them."""
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            for file in self._folder.record_files():
+                with self._folder.opened(file.name) as fd:
+                    erase_records(fd, _record_bytes(self._sizes, file), slots.get(file.kind, ()))
+            loop.call_soon_threadsafe(done)
+
+        if self._writer is not None:
+            self._writer.run_after(work)
 
     @staticmethod
     def now() -> int:
@@ -137,6 +151,7 @@ class Store:
         def report(problem: FolderProblem, message: str) -> None:
             loop.call_soon_threadsafe(self.on_problem, problem, message)
 
+        self._sizes = sizes
         self._writer = IndexWriter(index, report)
         return Directories(directories["pages"], directories["anchors"])
 
@@ -169,24 +184,21 @@ class Store:
     def _drop_unwanted(self, directories: Iterable[DiskDirectory]) -> None:
         for directory in directories:
             if self._options.groups is not None:
-                directory.drop_groups(self._options.groups)
+                for _, slot in directory.drop_groups(self._options.groups):
+                    directory.give_back(slot)  # what it has is erased before it is used
             if self._options.max_age_s is not None:
                 directory.expire(round(time.time()) - self._options.max_age_s)
 
     def _erase(self, sizes: RecordSizes, directories: Mapping[RecordKind, DiskDirectory]) -> None:
         """Erase what no node owns: it may be a prompt of a removed key, or of another model."""
         for file in self._folder.record_files():
-            of_ranks = sizes.pages if file.kind == "pages" else sizes.anchors
-            nbytes = of_ranks[file.rank] if file.rank < len(of_ranks) else 0
+            nbytes = _record_bytes(sizes, file)
             if not nbytes:
                 self._folder.remove(file.name)
                 continue
             directory = directories[file.kind]
-            fd = self._folder.open(file.name)
-            try:
+            with self._folder.opened(file.name) as fd:
                 keep_records(fd, nbytes, directory.num_slots, [entry.slot for entry in directory.entries()])
-            finally:
-                os.close(fd)
 
     def _log_nodes(self, sizes: RecordSizes, directories: Mapping[RecordKind, DiskDirectory], num_dropped: int) -> None:
         pages = directories["pages"]
@@ -194,6 +206,12 @@ class Store:
             "disk tier: %d of %d pages are on disk (%.2f GiB of %.2f GiB), %d records were erased",
             *(len(pages), pages.num_slots, len(pages) * sum(sizes.pages) / _GIB, self._limit / _GIB, num_dropped),
         )
+
+
+def _record_bytes(sizes: RecordSizes, file: RecordFile) -> int:
+    """Return the bytes of a record of a file; 0 for a file that no rank uses."""
+    of_ranks = sizes.pages if file.kind == "pages" else sizes.anchors
+    return of_ranks[file.rank] if file.rank < len(of_ranks) else 0
 
 
 def _pause() -> None:

@@ -79,7 +79,7 @@ class DiskDirectory:
         return slot, evicted
 
     def give_back(self, slot: int) -> None:
-        """Take back a slot of `take_slot` whose record could not be written."""
+        """Take back a slot that was handed out and has no record."""
         self._free.append(slot)
 
     def add(self, entry: Entry) -> None:
@@ -118,12 +118,15 @@ class DiskDirectory:
             self.drop(dropped[-1])
         return dropped
 
-    def drop_groups(self, kept: Collection[str]) -> list[int]:
-        """Forget the nodes whose cache group is not `kept`. Returns their slots, which are free from now on."""
-        slots = [slot for slot in self._slots.values() if self._groups[slot] not in kept]
-        for slot in slots:
-            self.drop(self._digests[slot])
-        return slots
+    def drop_groups(self, kept: Collection[str]) -> list[tuple[bytes, int]]:
+        """Forget the nodes whose cache group is not `kept`. Returns their digests and slots.
+
+        The slots count as handed out: `give_back` them when their records are erased, which must not erase a new one.
+        """
+        dropped = [each for each in self._slots.items() if self._groups[each[1]] not in kept]
+        for _, slot in dropped:
+            self._remove(slot)
+        return dropped
 
     def clear(self) -> None:
         """Forget all nodes. Slots that are handed out stay so."""

@@ -1,12 +1,13 @@
 """The disk tier as the scheduler sees it: which pages the ranks write, and which they read."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 from numaserve.server.scheduler.cache.holdings import Holding
 from numaserve.server.scheduler.cache.radix_tree import Node
-from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.scheduler.disk.changes import Change, RecordKind
 from numaserve.server.scheduler.disk.digests import digests_of
 from numaserve.server.scheduler.disk.reads import DiskReads
 from numaserve.server.scheduler.disk.shelves import Shelves
@@ -62,6 +63,8 @@ class DiskTier:
         self._reads: DiskReads | None = None
         self._write_id = -1
         self._changes: list[Change] = []
+        self._groups: Collection[str] | None = None
+        self._is_flushed = False  # before it was opened
         self.counts = DiskCounts()
         self.now = 0  # unix seconds; the owner sets it
 
@@ -103,6 +106,10 @@ class DiskTier:
         )
         self._kv.on_found, self._kv.on_sound = self._found, self._unless_suspect(writes.offer)
         self._kv.on_sound_anchor(self._unless_suspect(writes.offer_anchor))
+        if self._is_flushed:
+            shelves.clear(self._changes)
+        if self._groups is not None:
+            self.keep_groups(self._groups)
 
     def set_read_rate(self, bytes_per_s: float) -> None:
         """Note the bandwidth of the slowest rank. 0: nothing is read."""
@@ -144,6 +151,29 @@ class DiskTier:
         changes, self._changes = self._changes, []
         return changes
 
+    def keep_groups(self, groups: Collection[str]) -> None:
+        """Forget the records of all other cache groups, and write no more of them."""
+        self._groups = groups
+        if self._writes is not None and self._shelves is not None:
+            self._writes.groups = groups
+            for shelf in self._shelves.all:
+                shelf.drop_groups(groups, self._changes)
+
+    def take_erasable(self) -> dict[RecordKind, list[int]]:
+        """Return the slots of records to erase after `take_changes` is kept; `erased` is to be called then."""
+        taken: dict[RecordKind, list[int]] = {}
+        for shelf in () if self._shelves is None else self._shelves.all:
+            if shelf.to_erase:
+                taken[shelf.kind] = shelf.to_erase.copy()
+                shelf.to_erase.clear()
+        return taken
+
+    def erased(self, slots: Mapping[RecordKind, ListOf[int]]) -> None:
+        """Note that slots of `take_erasable` can have other records."""
+        for shelf in () if self._shelves is None else self._shelves.all:
+            for slot in slots.get(shelf.kind, ()):
+                shelf.directory.give_back(slot)
+
     def workers_died(self) -> None:
         """Forget what the ranks were asked for: they are gone, with the memory of all pages."""
         if self._writes is not None:
@@ -156,6 +186,7 @@ class DiskTier:
         self._kv.tree.hide_all()
         if self._reads is not None:
             self._reads.flush()
+        self._is_flushed = self._shelves is None
         if self._shelves is not None:
             self._shelves.clear(self._changes)
 

@@ -1,7 +1,7 @@
 """The nodes of the radix tree that are written to disk."""
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Collection, Set
 from typing import NamedTuple
 
 from numaserve.server.scheduler.cache.anchors import Anchors
@@ -51,10 +51,11 @@ class DiskWrites:
         self._shelves = shelves
         self._queue: deque[Item] = deque()
         self.batch: Batch | None = None
+        self.groups: Collection[str] | None = None  # cache groups that still exist; None: all do
 
     def offer(self, seq: Sequence, node: Node) -> None:
         """Write the path to a node of `seq`, as far as it was not offered before."""
-        if seq.request.scope.salt:
+        if seq.request.scope.salt or self._is_gone(node):
             return
         new = []
         while node.parent is not None and not node.disk_digest and not node.hidden:
@@ -107,8 +108,8 @@ class DiskWrites:
         batch = self._end()
         for index, (item, record) in enumerate(zip(batch.items, batch.records, strict=True) if batch else ()):
             shelf, node = item
-            if index >= done or node.hidden:
-                shelf.directory.give_back(record.slot)
+            if index >= done or node.hidden or self._is_gone(node):
+                self._give_back(item, record.slot)
                 node.disk_digest = b""
                 continue
             parent = b"" if node.parent is None or record.is_anchor else node.parent.disk_digest
@@ -118,7 +119,7 @@ class DiskWrites:
         """Forget the batch and all that was offered: the pages are lost."""
         batch = self._end()
         for item, record in zip(batch.items, batch.records, strict=True) if batch else ():
-            item.shelf.directory.give_back(record.slot)
+            self._give_back(item, record.slot)
         self._queue.clear()
 
     def stop(self) -> None:
@@ -139,6 +140,8 @@ class DiskWrites:
         node, parent, on_disk = item.node, item.node.parent, self._shelves.pages
         if parent is None or node.hidden or parent.children.get(node.key) is not node:
             return False  # it was evicted
+        if self._is_gone(node):
+            return False
         if item.shelf.has(node.disk_digest):
             return False
         if item.shelf is not on_disk:
@@ -147,6 +150,17 @@ class DiskWrites:
             return True
         node.disk_digest = b""  # its path is to be offered again, from the node that is missing
         return False
+
+    def _give_back(self, item: Item, slot: int) -> None:
+        """Take back a slot that may have a record which does not count."""
+        if self._is_gone(item.node):
+            item.shelf.to_erase.append(slot)
+        else:
+            item.shelf.directory.give_back(slot)
+
+    def _is_gone(self, node: Node) -> bool:
+        """Return whether the keys of a node's cache group were removed; its last requests may still run."""
+        return self.groups is not None and node.scope.group not in self.groups
 
     def _record(self, item: Item, changes: list[Change]) -> DiskRecord | None:
         """Return the record of an item, with a slot; None where there is nothing to write, or no slot."""

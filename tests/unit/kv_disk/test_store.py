@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.kv_disk.store import Store, StoreOptions
-from numaserve.server.scheduler.disk.changes import Added, Change, Used
+from numaserve.server.scheduler.disk.changes import Added, Change, Dropped, Used
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 
@@ -133,6 +133,25 @@ async def test_a_removed_key_and_what_is_too_old_lose_their_bytes(options: Store
     assert digest_of(8) not in index
     assert digest_of("old") not in index
     server.store.close()
+
+
+async def test_a_key_that_is_removed_while_the_server_runs_loses_its_bytes_after_its_nodes(
+    options: StoreOptions,
+) -> None:
+    server = Server(options)
+    await server.load()
+    server.write(*(entry_of(number, number, "key a" if number % 2 else "", NOW) for number in range(5)))
+    erased: list[set[int]] = []
+    server.store.append([Dropped("pages", digest_of(number)) for number in (1, 3)])
+    server.store.erase({"pages": [1, 3, 200]}, lambda: erased.append(server.records()))
+    await eventually(lambda: erased)
+    assert erased == [{0, 2, 4}]
+    assert server.records(1) == {0, 2, 4}
+    server.store.close()
+    again = Server(options)
+    assert {entry.slot for entry in nodes((await again.load()).pages)} == {0, 2, 4}
+    assert not (server.problems or again.problems)
+    again.store.close()
 
 
 @pytest.mark.parametrize("changed", ["content", "fact", "sizes", "index"])

@@ -23,7 +23,7 @@ from numaserve.server.engine.steps.deadlines import StepDeadlines
 from numaserve.server.engine.steps.loop import StepHooks, StepLoop
 from numaserve.server.engine.types import Busy, GenerationFailed, Load, NotReady
 from numaserve.server.engine.views.gauges import Gauges
-from numaserve.server.engine.views.info import limits_info, load_of, settings_info
+from numaserve.server.engine.views.info import disk_info, limits_info, load_of, settings_info
 from numaserve.server.engine.views.profiles import Profiles
 from numaserve.server.engine.views.ranks import Ranks
 from numaserve.server.engine.views.traces import TraceSink
@@ -132,7 +132,7 @@ class Engine:
             max_queued_s=config.max_queued_s,
         )
         self._places = Places(self._requests.backlog, config.max_queued_s)
-        gauges = Gauges(metrics, scheduler, config.drafters)
+        gauges = Gauges(metrics, scheduler, config.drafters, None if self._disk is None else self._disk.figures)
         gauges.describe_cache(launches[0].settings.kv_cache_dtype)
         metrics.before_scrape(gauges.set)
         self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
@@ -213,6 +213,7 @@ class Engine:
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings, self._config.multiplied_by),
             **self._adapters.info(),
+            **({} if self._disk is None else {"kv_disk": disk_info(str(self._disk.folder), self._disk.figures())}),
             "workers": self._ranks.info(self._supervisor.pids),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,
@@ -235,6 +236,7 @@ class Engine:
             steps=self._steps.steps,
             prefixes=prefixes_of(self._scheduler.kv.tree),
             workers=self._ranks.states(),
+            disk=None if self._disk is None else self._disk.figures(),
             **asdict(self._scheduler.stats()),
         )
 

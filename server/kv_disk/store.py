@@ -68,6 +68,11 @@ class Store:
         """The path of the folder, without links."""
         return self._folder.path
 
+    @property
+    def limit_bytes(self) -> int:
+        """The most bytes that the files may have together: the option, or what the disk has."""
+        return self._limit
+
     async def load(self, sizes: RecordSizes) -> Directories:
         """Return the nodes that are on disk, when everything else in the files is erased.
 

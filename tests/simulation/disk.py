@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Dropped, RecordKind
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
@@ -35,6 +36,16 @@ class SimulatedDisks:
         self._noted: dict[tuple[str, bytes], Entry] = {}  # as the index has them
         self.kept_groups: set[str] | None = None  # None: all
         self.records: dict[tuple[str, int], tuple[bytes, Content]] = {}  # by kind and slot
+
+    @property
+    def folder(self) -> Path:
+        """See `DiskIndex`."""
+        return Path("/simulated")
+
+    @property
+    def limit_bytes(self) -> int:
+        """See `DiskIndex`."""
+        return 2 * RECORD_BYTES * self._scenario.ranks * self._scenario.disk_slots
 
     async def load(self, sizes: RecordSizes) -> Directories:
         """See `DiskIndex`."""

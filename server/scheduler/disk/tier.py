@@ -3,11 +3,12 @@
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from numaserve.server.scheduler.cache.holdings import Holding
 from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.disk.changes import Change, RecordKind
+from numaserve.server.scheduler.disk.counts import DiskCounts
 from numaserve.server.scheduler.disk.digests import digests_of
 from numaserve.server.scheduler.disk.reads import DiskReads
 from numaserve.server.scheduler.disk.shelves import Shelves
@@ -24,15 +25,6 @@ class DiskMove:
 
     message: WriteRecords | ReadRecords
     compute_s: float = 0.0  # that computing what is read would take
-
-
-@dataclass
-class DiskCounts:
-    """Counters for /metrics."""
-
-    written_pages: int = 0
-    read_pages: int = 0
-    problems: dict[str, int] = field(default_factory=dict)  # by kind
 
 
 class DiskTier:
@@ -74,6 +66,11 @@ class DiskTier:
         return self._writes is not None
 
     @property
+    def shelves(self) -> Shelves | None:
+        """The records on disk; None: the tier was not opened yet."""
+        return self._shelves
+
+    @property
     def held_nodes(self) -> list[Node]:
         """The nodes of the radix tree that it locks."""
         batch = None if self._writes is None else self._writes.batch
@@ -103,6 +100,7 @@ class DiskTier:
             page_size=self._size,
             compute_seconds=self._compute_seconds,
             next_id=lambda: next(self._ids),
+            counts=self.counts,
         )
         self._kv.on_found, self._kv.on_sound = self._found, self._unless_suspect(writes.offer)
         self._kv.on_sound_anchor(self._unless_suspect(writes.offer_anchor))
@@ -136,15 +134,14 @@ class DiskTier:
     def moved(self, request_id: int, done: int, problem: DiskProblem) -> None:
         """Note that all ranks have answered a request, of which the first `done` records were moved on every rank."""
         if problem:
-            self.counts.problems[problem] = self.counts.problems.get(problem, 0) + 1
+            self.counts.problems[problem] += 1
         if self._writes is not None and request_id == self._write_id:
             self._writes.answered(done, self.now, self._changes)
             self.counts.written_pages += done
             return
         lost = "" if problem == "cancelled" else problem
-        read = None if self._reads is None else self._reads.answered(request_id, done, lost, self._changes)
-        if read is not None:
-            self.counts.read_pages += min(done, len(read.pages))
+        if self._reads is not None:
+            self._reads.answered(request_id, done, lost, self._changes)
 
     def take_changes(self) -> list[Change]:
         """Return the changes of the directory since the last call."""

@@ -78,9 +78,10 @@ class DiskReads:
         compute_seconds: Callable[[int, int], float],
         next_id: Callable[[], int],
         counts: DiskCounts,
+        on_disk: Callable[[Node], None],
     ) -> None:
         """`compute_seconds` predicts the time of a prompt's positions, given the first one and their number. `next_id`
-        gives each request to the ranks its number."""
+        gives each request to the ranks its number. `on_disk` is called with a node in memory whose page is on disk."""
         self._kv = kv
         self._waiting = waiting
         self._shelves = shelves
@@ -88,6 +89,7 @@ class DiskReads:
         self._compute_seconds = compute_seconds
         self._next_id = next_id
         self._counts = counts
+        self._on_disk = on_disk
         self._reads: dict[int, Read] = {}
         self._new: list[Read] = []
         self.bytes_per_s = 0.0  # of the slowest rank; 0: nothing is read
@@ -233,6 +235,7 @@ class DiskReads:
         for each in read.pages[:done]:
             node = self._kv.adopt(node, each.page)
             node.disk_digest = each.record.digest
+            self._on_disk(node)
         self._kv.allocator.free([each.page.number for each in read.pages[done:]])
         self._kv.tree.trust(node)
         if read.anchor is not None:

@@ -10,6 +10,7 @@ from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.disk.changes import Change, RecordKind
 from numaserve.server.scheduler.disk.counts import DiskCounts
 from numaserve.server.scheduler.disk.digests import digests_of
+from numaserve.server.scheduler.disk.events import DiskEvents
 from numaserve.server.scheduler.disk.reads import DiskReads
 from numaserve.server.scheduler.disk.shelves import Shelves
 from numaserve.server.scheduler.disk.writes import DiskWrites
@@ -53,6 +54,7 @@ class DiskTier:
         self._shelves: Shelves | None = None
         self._writes: DiskWrites | None = None
         self._reads: DiskReads | None = None
+        self._events: DiskEvents | None = None
         self._write_id = -1
         self._changes: list[Change] = []
         self._groups: Collection[str] | None = None
@@ -92,7 +94,10 @@ class DiskTier:
     def open(self, shelves: Shelves) -> None:
         """Begin to write to a disk with these records, and to read from it when its rate is set."""
         self._shelves = shelves
-        self._writes = writes = DiskWrites(self._kv, self._size, shelves)
+        if self._kv.log is not None and shelves.anchors is None:
+            self._events = DiskEvents(self._kv.log, shelves.pages.directory)
+        on_disk = _ignore if self._events is None else self._events.on_disk
+        self._writes = writes = DiskWrites(self._kv, self._size, shelves, on_disk)
         self._reads = DiskReads(
             self._kv,
             self._waiting,
@@ -101,6 +106,7 @@ class DiskTier:
             compute_seconds=self._compute_seconds,
             next_id=lambda: next(self._ids),
             counts=self.counts,
+            on_disk=on_disk,
         )
         self._kv.on_found, self._kv.on_sound = self._found, self._unless_suspect(writes.offer)
         self._kv.on_sound_anchor(self._unless_suspect(writes.offer_anchor))
@@ -186,6 +192,8 @@ class DiskTier:
         self._is_flushed = self._shelves is None
         if self._shelves is not None:
             self._shelves.clear(self._changes)
+        if self._events is not None:
+            self._events.cleared()
 
     def close(self) -> None:
         """Stop to write and to read. What the ranks were asked for is to be cancelled, and answered."""
@@ -196,6 +204,8 @@ class DiskTier:
             self._writes.stop()
         if self._reads is not None:
             self._reads.stop()
+        if self._events is not None:
+            self._events.close()
 
     def _found(self, seq: Sequence, node: Node) -> None:
         """Make the prefix up to a node of `seq` the most recently used one."""
@@ -209,3 +219,7 @@ class DiskTier:
                 offer(seq, node)
 
         return offered
+
+
+def _ignore(_node: Node) -> None:
+    """Take no notice of a page on disk, as no events are reported."""

@@ -1,7 +1,7 @@
 """The nodes of the radix tree that are written to disk."""
 
 from collections import deque
-from collections.abc import Collection, Set
+from collections.abc import Callable, Collection, Set
 from typing import NamedTuple
 
 from numaserve.server.scheduler.cache.anchors import Anchors
@@ -45,10 +45,12 @@ class DiskWrites:
     the content of another prefix, not even one that does not count. One batch is written at a time.
     """
 
-    def __init__(self, kv: KVCache, page_size: int, shelves: Shelves) -> None:
+    def __init__(self, kv: KVCache, page_size: int, shelves: Shelves, on_disk: Callable[[Node], None]) -> None:
+        """`on_disk` is called with a node in memory whose page is on disk."""
         self._kv = kv
         self._page_size = page_size
         self._shelves = shelves
+        self._on_disk = on_disk
         self._queue: deque[Item] = deque()
         self.batch: Batch | None = None
         self.groups: Collection[str] | None = None  # cache groups that still exist; None: all do
@@ -114,6 +116,7 @@ class DiskWrites:
                 continue
             parent = b"" if node.parent is None or record.is_anchor else node.parent.disk_digest
             shelf.add(Entry(record.slot, record.digest, parent, node.depth, node.scope.group, now), changes)
+            self._on_disk(node)
 
     def workers_died(self) -> None:
         """Forget the batch and all that was offered: the pages are lost."""
@@ -143,6 +146,7 @@ class DiskWrites:
         if self._is_gone(node):
             return False
         if item.shelf.has(node.disk_digest):
+            self._on_disk(node)
             return False
         if item.shelf is not on_disk:
             return node in pages or on_disk.has(node.disk_digest)

@@ -17,7 +17,7 @@ from numaserve.server.metrics.labels import DISK_PROBLEMS, DiskDirection
 from numaserve.server.scheduler.disk.changes import Change, RecordKind
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes, Shelf, Shelves
 from numaserve.server.scheduler.disk.tier import DiskMove, DiskTier
-from numaserve.workers.interface.protocol import CancelRead, DiskReady, FromDisk, ReadRecords, RecordsMoved, ToDisk
+from numaserve.workers.interface.protocol import CancelMove, DiskReady, FromDisk, ReadRecords, RecordsMoved, ToDisk
 
 _log = logging.getLogger(__name__)
 
@@ -182,10 +182,8 @@ class DiskWork:
         self.off_reason = reason
         _log.error("the disk tier is off until the next start: %s", reason)
         self._tier.close()
-        # A write is not cancelled: its pages stay locked until the ranks have copied them, or for good.
-        for request_id, sent in self._sent.items():
-            if isinstance(sent.move.message, ReadRecords):
-                self._send(CancelRead(request_id))
+        for request_id in self._sent:
+            self._send(CancelMove(request_id))
 
     def _on_ready(self, message: DiskReady) -> None:
         if message.problem:
@@ -262,6 +260,6 @@ class DiskWork:
         if not isinstance(sent.move.message, ReadRecords):
             self.switch_off(f"the disk did not complete a write within {sent.seconds:g} s")
             return
-        self._send(CancelRead(request_id))
+        self._send(CancelMove(request_id))
         sent.timer = PatientTimer(partial(self.switch_off, "a worker did not cancel a read"))
         sent.timer.start(_WRITE_S)

@@ -42,7 +42,7 @@ class _Known(msgspec.Struct, frozen=True, array_like=True):
 class _Memo(msgspec.Struct):
     """The digests of files, as they are stored in the folder."""
 
-    files: list[tuple[_Known, str]] = []
+    files: list[tuple[_Known, bytes]] = []
 
 
 def contents_digest(files: Sequence[Path], folder: int, *, is_stopped: Callable[[], bool] = lambda: False) -> bytes:
@@ -52,7 +52,7 @@ def contents_digest(files: Sequence[Path], folder: int, *, is_stopped: Callable[
     and `Stopped`.
     """
     memo = dict(_read_memo(folder).files)
-    found: dict[_Known, str] = {}
+    found: dict[_Known, bytes] = {}
     progress = _Progress(sum(path.stat().st_size for path in files if _identify(path) not in memo))
     whole = hashlib.sha256()
     for path in sorted(files, key=lambda each: each.name):
@@ -61,7 +61,7 @@ def contents_digest(files: Sequence[Path], folder: int, *, is_stopped: Callable[
         # The file is not changed any more, or a change would show in its times.
         if known in memo or (now_ns - known.ctime_ns > _SETTLED_NS and _identify(path) == known):
             found[known] = digest
-        whole.update(bytes.fromhex(digest))
+        whole.update(digest)
     if found != memo:
         _write_memo(folder, _Memo(list(found.items())))
     return whole.digest()
@@ -82,7 +82,7 @@ class _Progress:
             )
 
 
-def _hash(path: Path, progress: _Progress, is_stopped: Callable[[], bool]) -> str:
+def _hash(path: Path, progress: _Progress, is_stopped: Callable[[], bool]) -> bytes:
     digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
     with open_file(path) as file:
         while count := file.readinto(buffer):  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def _hash(path: Path, progress: _Progress, is_stopped: Callable[[], bool]) -> st
             progress.add(count)
             if is_stopped():
                 raise Stopped
-    return digest.hexdigest()
+    return digest.digest()
 
 
 def _identify(path: Path) -> _Known:

@@ -13,6 +13,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
+def erase_records(fd: int, record_bytes: int, slots: Collection[int]) -> None:
+    """Erase the records in these slots of a file. Raises `OSError`."""
+    size = os.fstat(fd).st_size
+    for slot in slots:
+        offset = slot * record_bytes
+        if offset < size:
+            _erase(fd, offset, min(record_bytes, size - offset))
+    os.fsync(fd)
+
+
 def keep_records(fd: int, record_bytes: int, num_slots: int, kept: Collection[int]) -> None:
     """Erase all of a file of records but those in the slots that are `kept`. Raises `OSError`.
 
@@ -23,16 +33,6 @@ def keep_records(fd: int, record_bytes: int, num_slots: int, kept: Collection[in
     for first, end in free_runs(kept, -(-size // record_bytes)):
         offset = first * record_bytes
         _erase(fd, offset, min(end * record_bytes, size) - offset)
-    os.fsync(fd)
-
-
-def erase_records(fd: int, record_bytes: int, slots: Collection[int]) -> None:
-    """Erase the records in some slots of a file. Raises `OSError`."""
-    size = os.fstat(fd).st_size
-    for slot in slots:
-        offset = slot * record_bytes
-        if offset < size:
-            _erase(fd, offset, min(record_bytes, size - offset))
     os.fsync(fd)
 
 

@@ -73,19 +73,13 @@ class KvDiskFolder:
         os.close(self._lock)
         os.close(self.fd)
 
-    def open(self, name: str) -> int:
-        """Return a descriptor of a file to read and write. Raises `OSError`."""
-        fd = os.open(name, _OPEN_FILE | os.O_NONBLOCK, dir_fd=self.fd)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file", name)
-        return fd
-
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[int]:
-        """Yield a descriptor as `open` returns it, and close it. Raises `OSError`."""
-        fd = self.open(name)
+        """Yield a descriptor of a file to read and write. Raises `OSError`."""
+        fd = os.open(name, _OPEN_FILE | os.O_NONBLOCK, dir_fd=self.fd)
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", name)
             yield fd
         finally:
             os.close(fd)

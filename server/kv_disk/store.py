@@ -5,17 +5,18 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from numaserve.server.kv_disk.cells import Header, HeaderError
-from numaserve.server.kv_disk.contents import contents_digest
+from numaserve.server.kv_disk.contents import Stopped, contents_digest
 from numaserve.server.kv_disk.erasing import erase_records, keep_records
 from numaserve.server.kv_disk.fingerprint import changes_between, fingerprint_of
-from numaserve.server.kv_disk.folder import KvDiskFolder, RecordFile
+from numaserve.server.kv_disk.folder import KvDiskFolder
 from numaserve.server.kv_disk.index import Index
 from numaserve.server.kv_disk.sizes import slots_of
+from numaserve.server.kv_disk.upkeep import Upkeep
 from numaserve.server.kv_disk.writer import PAUSE_S, FolderProblem, IndexWriter
 from numaserve.server.scheduler.disk.changes import RECORD_KINDS, Change, Dropped, RecordKind
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
@@ -38,7 +39,7 @@ class StoreOptions:
     model: str  # for people who inspect the folder
     files: Sequence[Path]  # of the checkpoint, of its vision tower and of the draft model; their content counts
     facts: Mapping[str, object]  # all else that the bits of pages depend on, by name, see `launch_facts`
-    groups: Collection[str] | None = None  # cache groups that still exist; None: all do
+    groups: Callable[[], Collection[str] | None] = lambda: None  # returns the cache groups that exist; None: all do
     max_age_s: int | None = None  # of a node that is not used
 
 
@@ -61,6 +62,7 @@ class Store:
         self.on_problem: Callable[[FolderProblem, str], None] = lambda problem, message: None
         self._stopping = threading.Event()
         self._writer: IndexWriter | None = None
+        self._loading: threading.Thread | None = None
         self._sizes = RecordSizes((), ())
 
     @property
@@ -85,14 +87,23 @@ class Store:
         def work() -> None:
             try:
                 future.set_result(self._load(sizes, loop))
-            except OperatorError as error:
+            except OSError as error:
+                future.set_exception(error)
+            except (OperatorError, Stopped) as error:
                 future.set_exception(OSError(str(error)))
             except Exception as error:
-                future.set_exception(error)
+                _log.exception("the index of the disk tier cannot be read")
+                future.set_exception(OSError(f"{type(error).__name__}; see the server's log"))
 
         # A daemon: a disk that hangs cannot keep the server from ending.
-        threading.Thread(target=work, name="kv-disk-load", daemon=True).start()
-        return await asyncio.wrap_future(future)
+        self._loading = threading.Thread(target=work, name="kv-disk-load", daemon=True)
+        self._loading.start()
+        directories = await asyncio.wrap_future(future)
+        self._sizes = sizes
+        if self._options.max_age_s is not None:
+            by_kind: dict[RecordKind, DiskDirectory] = {"pages": directories.pages, "anchors": directories.anchors}
+            Upkeep(by_kind, self.append, self.erase, self._options.max_age_s)
+        return directories
 
     def append(self, changes: Sequence[Change]) -> None:
         """Keep changes of the directories, without waiting for the disk. Ignored before `load` and after a problem."""
@@ -107,8 +118,9 @@ class Store:
         def work() -> None:
             for file in self._folder.record_files():
                 with self._folder.opened(file.name) as fd:
-                    erase_records(fd, _record_bytes(self._sizes, file), slots.get(file.kind, ()))
-            loop.call_soon_threadsafe(done)
+                    erase_records(fd, self._sizes.of(file.rank, file.kind), slots.get(file.kind, ()))
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done)
 
         if self._writer is not None:
             self._writer.run_after(work)
@@ -126,7 +138,9 @@ class Store:
         self._stopping.set()
         if self._writer is not None and not self._writer.close(_CLOSE_S):
             _log.warning("disk tier: the index was not written within %.0f s", _CLOSE_S)
-        self._folder.close()
+        elif self._loading is None or not self._loading.is_alive():
+            self._folder.close()
+        # Otherwise a thread uses the folder until the process ends, which gives the lock back.
 
     def _load(self, sizes: RecordSizes, loop: asyncio.AbstractEventLoop) -> Directories:
         options = self._options
@@ -137,12 +151,8 @@ class Store:
         index, entries = self._restore(header, slots)
         try:
             directories = {kind: DiskDirectory(slots[kind], entries[kind]) for kind in RECORD_KINDS}
-            self._drop_unwanted(directories.values())
             dropped = [
-                Dropped(kind, entry.digest)
-                for kind in RECORD_KINDS
-                for entry in entries[kind]
-                if directories[kind].slot_of(entry.digest) is None
+                Dropped(kind, digest) for kind in RECORD_KINDS for digest in self._drop_unwanted(directories[kind])
             ]
             self._erase(sizes, directories)
             if dropped:
@@ -156,7 +166,6 @@ class Store:
         def report(problem: FolderProblem, message: str) -> None:
             loop.call_soon_threadsafe(self.on_problem, problem, message)
 
-        self._sizes = sizes
         self._writer = IndexWriter(index, report)
         return Directories(directories["pages"], directories["anchors"])
 
@@ -174,7 +183,7 @@ class Store:
                 entries, num_damaged = index.restore(_pause)
                 if num_damaged:
                     _log.warning("disk tier: skipped %d damaged parts of the index", num_damaged)
-                now = round(time.time())
+                now = self.now()
                 # The clock may have been wrong.
                 sound = {
                     kind: [entry._replace(used_at=min(entry.used_at, now)) for entry in found]
@@ -186,22 +195,22 @@ class Store:
         _log.info("disk tier: begins without cached prefixes: %s", reason)
         return Index.create(self._folder.fd, header, slots), {kind: [] for kind in RECORD_KINDS}
 
-    def _drop_unwanted(self, directories: Iterable[DiskDirectory]) -> None:
-        for directory in directories:
-            if self._options.groups is not None:
-                for _, slot in directory.drop_groups(self._options.groups):
-                    directory.give_back(slot)  # what it has is erased before it is used
-            if self._options.max_age_s is not None:
-                directory.expire(round(time.time()) - self._options.max_age_s)
+    def _drop_unwanted(self, directory: DiskDirectory) -> list[bytes]:
+        """Drop nodes of removed keys, and those that are too old. Returns their digests."""
+        groups, max_age_s = self._options.groups(), self._options.max_age_s
+        dropped = [] if groups is None else directory.drop_groups(groups)
+        dropped += [] if max_age_s is None else directory.expire(self.now() - max_age_s)
+        for slot, _ in dropped:
+            directory.give_back(slot)
+        return [digest for _, digest in dropped]
 
     def _erase(self, sizes: RecordSizes, directories: Mapping[RecordKind, DiskDirectory]) -> None:
         """Erase what no node owns: it may be a prompt of a removed key, or of another model."""
         for file in self._folder.record_files():
-            nbytes = _record_bytes(sizes, file)
+            nbytes, directory = sizes.of(file.rank, file.kind), directories[file.kind]
             if not nbytes:
                 self._folder.remove(file.name)
                 continue
-            directory = directories[file.kind]
             with self._folder.opened(file.name) as fd:
                 keep_records(fd, nbytes, directory.num_slots, [entry.slot for entry in directory.entries()])
 
@@ -211,12 +220,6 @@ class Store:
             "disk tier: %d of %d pages are on disk (%.2f GiB of %.2f GiB), %d records were erased",
             *(len(pages), pages.num_slots, len(pages) * sum(sizes.pages) / _GIB, self._limit / _GIB, num_dropped),
         )
-
-
-def _record_bytes(sizes: RecordSizes, file: RecordFile) -> int:
-    """Return the bytes of a record of a file; 0 for a file that no rank uses."""
-    of_ranks = sizes.pages if file.kind == "pages" else sizes.anchors
-    return of_ranks[file.rank] if file.rank < len(of_ranks) else 0
 
 
 def _pause() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from numaserve.server.http.auth.keys import ApiKeys, Callers
@@ -41,7 +42,7 @@ def open_store(checked: Checked, model: ModelConfig) -> Store | None:
             checked.name,
             _files(checked.path, model, launch),
             launch_facts(launch) | facts,
-            cache_groups(checked.key_sources.keys),
+            partial(cache_groups, checked.key_sources.keys),
             None if config.kv_disk_max_age is None else round(config.kv_disk_max_age),
         )
     )

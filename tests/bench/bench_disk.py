@@ -1,10 +1,11 @@
 """Rates of the disk tier as a fraction of the disk's own.
 
-python -m tests.bench.bench_disk [FOLDER] [--mib 128] [--rounds 7]
+python -m tests.bench.bench_disk [FOLDER] [--mib 64] [--rounds 15]
 
 Pages of 1 MiB and of 64 KiB are written and read by the tier of a rank, in order and in a random order. Alternately, a
-file is written and read by plain calls past the page cache, by as many threads. In order these calls are of 1 MiB, in a
-random order of a record. The medians of the rounds are printed. Nothing is left in the folder.
+file is written and read by plain calls past the page cache, by as many threads of the same priority. In order these
+calls are of 1 MiB, in a random order of a record. The medians of the rounds and of their ratios are printed. Nothing is
+left in the folder.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import truediv
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +34,7 @@ from numaserve.workers.interface.protocol import (
 )
 from numaserve.workers.kv_disk.memory import CacheMemory, Pieces
 from numaserve.workers.kv_disk.tier import READERS, WRITERS, DiskTier
+from numaserve.workers.weights.cache.background import leave_time_to_steps
 
 PAGE_BYTES = (1 << 20, 64 << 10)
 LAYERS = 16
@@ -45,7 +49,7 @@ class TierRates:
         self._memory = np.random.default_rng(0).integers(0, 256, (LAYERS, total // LAYERS), np.uint8)
         layers = [Pieces.of((layer.ctypes.data, layer.nbytes), self.num_pages) for layer in self._memory]
         self._woken = threading.Event()
-        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], wake=self._woken.set)
+        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], steps=lambda: 0, wake=self._woken.set)
         ready = self._answer()
         assert isinstance(ready, DiskReady), ready
         assert not ready.problem, ready
@@ -117,6 +121,7 @@ class PlainRates:
             waiting.put(offset)
 
         def work() -> None:
+            leave_time_to_steps([])
             memory = memoryview(mmap.mmap(-1, nbytes))
             while not waiting.empty():
                 try:
@@ -140,29 +145,31 @@ def compare(folder: Path, page_bytes: int, total: int, rounds: int, *, in_order:
     tier, plain = TierRates(folder, page_bytes, total), PlainRates(folder)
     size = max(CALL_BYTES, tier.record_bytes) if in_order else tier.record_bytes
     slots, offsets = [*range(tier.num_pages)], [*range(0, tier.num_pages * tier.record_bytes - size + 1, size)]
-    rates: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds):
-        if not in_order:
-            random.Random(number).shuffle(slots)
-            random.Random(number).shuffle(offsets)
-        for kind in ("write", "read"):
-            rates.setdefault((kind, "tier"), []).append(getattr(tier, kind)(slots))
-            rates.setdefault((kind, "plain"), []).append(getattr(plain, kind)(offsets, size))
+    tier.write(slots)
+    plain.write(offsets, size)
+    for kind in ("read", "write"):
+        rates: dict[str, list[float]] = {"tier": [], "plain": []}
+        for number in range(rounds):
+            if not in_order:
+                random.Random(number).shuffle(slots)
+                random.Random(number).shuffle(offsets)
+            calls = {"tier": partial(getattr(tier, kind), slots), "plain": partial(getattr(plain, kind), offsets, size)}
+            for name in sorted(calls, reverse=number % 2 == 0):
+                rates[name].append(calls[name]())
+        ratio = statistics.median(map(truediv, rates["tier"], rates["plain"]))
+        row = f"{page_bytes >> 10:5} KiB {'in order' if in_order else 'random':>8} {kind:>5}"
+        own, other = (statistics.median(each) / 1e9 for each in rates.values())
+        print(f"{row}  tier {own:5.2f} GB/s  plain calls {other:5.2f} GB/s  ratio {ratio:4.2f}")
     tier.close()
     plain.close()
-    order = "in order" if in_order else "random"
-    for kind in ("read", "write"):
-        own, calls = (statistics.median(rates[kind, each]) / 1e9 for each in ("tier", "plain"))
-        row = f"{page_bytes >> 10:5} KiB {order:>8} {kind:>5}"
-        print(f"{row}  tier {own:5.2f} GB/s  plain calls {calls:5.2f} GB/s  ratio {own / calls:4.2f}")
 
 
 def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path.cwd(), help="on the disk to measure")
-    parser.add_argument("--mib", type=int, default=128, help="bytes of a round")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--mib", type=int, default=64, help="bytes of a round")
+    parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     for page_bytes in PAGE_BYTES:
         for in_order in (True, False):

@@ -14,7 +14,7 @@ from numaserve.configs import presets
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     AdapterLoaded,
-    CancelRead,
+    CancelMove,
     DiskRecord,
     Launch,
     LoadAdapter,
@@ -206,7 +206,7 @@ def _frames() -> Iterator[bytes]:
     yield encode(LoadAdapter(1, LoraAdapter(1, "/loras/a", "0" * 64)))
     yield encode(AdapterLoaded(0, 1, 7))
     records = [DiskRecord(0, bytes(32), page=1), DiskRecord(2, bytes(32), snapshot=3, tails=[[4, 5]])]
-    for move in (WriteRecords(1, records), ReadRecords(2, records), CancelRead(2), RecordsMoved(0, 2, 1, "checksum")):
+    for move in (WriteRecords(1, records), ReadRecords(2, records), CancelMove(2), RecordsMoved(0, 2, 1, "checksum")):
         yield encode(move)
     limits = replace(Capacity.of_program(64, 16, 4, 4, 8), window_pages=(3,))
     yield encode(Launch(0, 1, "m", [[0]], [0], [1], limits, -1, 0, 5.0))

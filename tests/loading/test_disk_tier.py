@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     DiskReady,
     DiskRecord,
     FromDisk,
@@ -22,6 +22,7 @@ from numaserve.workers.interface.protocol import (
 from numaserve.workers.kv_disk.files import DirectFile
 from numaserve.workers.kv_disk.memory import CacheMemory, Pieces, TailMemory
 from numaserve.workers.kv_disk.records import HEADER_BYTES
+from numaserve.workers.kv_disk.threads import Rests
 from numaserve.workers.kv_disk.tier import DiskTier
 
 PAGES, SNAPSHOTS, TAIL_PAGES = 24, 4, 10
@@ -31,14 +32,14 @@ PATIENCE_S = 60
 class Memory:
     """Caches of three layers with unequal pages, of a layer with snapshots, and of a window."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshots: int = SNAPSHOTS) -> None:
         rng = np.random.default_rng(0)
 
         def layer(number: int, nbytes: int) -> np.ndarray:
             return rng.integers(0, 256, (number, nbytes), np.uint8)
 
         self.pages = [layer(PAGES, nbytes) for nbytes in (2048, 4096, 192)]
-        self.snapshots = [layer(SNAPSHOTS, nbytes) for nbytes in (5000, 640)]
+        self.snapshots = [layer(snapshots, nbytes) for nbytes in (5000, 640)]
         self.tail = [layer(TAIL_PAGES, 1024)]
 
     @property
@@ -102,11 +103,19 @@ class _Faulty(DirectFile):
 class Rank:
     """A disk tier that is ready."""
 
-    def __init__(self, folder: Path) -> None:
-        self.memory, self.shim, self.folder = Memory(), Shim(), folder
+    def __init__(self, folder: Path, snapshots: int = SNAPSHOTS) -> None:
+        self.memory, self.shim, self.folder = Memory(snapshots), Shim(), folder
         self._woken = threading.Event()
         self._requests = iter(range(1 << 20))
-        self.tier = DiskTier(0, folder, self.memory.cache, cpus=[], wake=self._woken.set, open_file=self.shim.open)
+        self.tier = DiskTier(
+            0,
+            folder,
+            self.memory.cache,
+            cpus=[],
+            steps=lambda: 0,
+            wake=self._woken.set,
+            open_file=self.shim.open,
+        )
         self.ready = self.answer()
 
     def close(self) -> None:
@@ -290,8 +299,8 @@ def test_a_read_that_hangs_is_cancelled_at_once_and_changes_nothing_later(rank: 
     end = time.monotonic() + PATIENCE_S
     while rank.memory.of(pages(10, 1)[0]) != rank.memory.of(pages(0, 1)[0]):
         assert time.monotonic() < end
-    rank.tier.begin(CancelRead(number + 1))  # of nothing
-    rank.tier.begin(CancelRead(number))
+    rank.tier.begin(CancelMove(number + 1))  # of nothing
+    rank.tier.begin(CancelMove(number))
     assert [(each.done, each.problem) for each in rank.tier.answers() if isinstance(each, RecordsMoved)] == [
         (1, "cancelled")
     ]
@@ -359,3 +368,23 @@ def test_files_that_cannot_be_opened_are_told(tmp_path: Path) -> None:
         assert word in rank.ready.problem
         assert rank.read(pages(0, 1)).problem == "io"
         rank.close()
+
+
+def test_states_without_snapshots_are_told(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, snapshots=0)
+    assert isinstance(rank.ready, DiskReady)
+    assert "snapshots" in rank.ready.problem
+    assert list(tmp_path.iterdir()) == []
+    rank.close()
+
+
+def test_a_writer_rests_while_steps_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests_taken: list[float] = []
+    monkeypatch.setattr("numaserve.workers.kv_disk.threads.time.sleep", rests_taken.append)
+    steps = iter([0, 0, 3, 3, 4])
+    rests = Rests(lambda: next(steps))
+    counts = []
+    for _ in range(4):
+        rests()
+        counts.append(len(rests_taken))
+    assert counts == [0, 1, 1, 2]

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     Ceilings,
     FromWorker,
     Launch,
@@ -72,7 +72,7 @@ class Model:
 
     def begin(self, message: ToDisk) -> None:
         self.events.append(message)
-        if isinstance(message, CancelRead):
+        if isinstance(message, CancelMove):
             self._answers.append(RecordsMoved(0, message.request_id, 0, "cancelled"))
 
     def answers(self) -> list[FromWorker]:
@@ -153,7 +153,7 @@ def test_ceilings_are_measured_at_once_while_nothing_else_is_to_do(monkeypatch: 
 def test_records_are_moved_after_the_steps_that_were_planned_before(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     monkeypatch.setattr(loop, "_load", lambda *_: model)
-    read, cancel = ReadRecords(7, []), CancelRead(7)
+    read, cancel = ReadRecords(7, []), CancelMove(7)
     first, second = (StepPlan(step_id, [SeqPlan(0, 0, [1])]) for step_id in range(2))
     mailbox = FullMailbox([LAUNCH, first, read, second, cancel, Shutdown()])
     assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0

@@ -8,7 +8,7 @@ from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Drop
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     DiskProblem,
     DiskReady,
     DiskRecord,
@@ -126,7 +126,7 @@ class SimulatedTransfers:
 
     def take(self, message: ToDisk, plans: Sequence[object]) -> None:
         """Take a message in, which came after `plans` that have not been run."""
-        if isinstance(message, CancelRead):
+        if isinstance(message, CancelMove):
             transfer = self._transfers.get(message.request_id)
             if transfer is not None:
                 self._world.note("disk cancelled")

@@ -19,7 +19,7 @@ MODEL, DRAFT = "model", "draft"  # their folders, and so their names
 LLAMA, HYBRID, SLIDING = "llama", "qwen3_5_text", "smollm3"
 FAMILIES = {HYBRID: "Qwen3_5ForCausalLM", LLAMA: "LlamaForCausalLM", SLIDING: "SmolLM3ForCausalLM"}
 HIDDEN = 128
-_FEED_FORWARD = 256
+FEED_FORWARD = 256
 _LAYERS = {MODEL: 4, DRAFT: 1}
 _HEADS, _KV_HEADS, _HEAD_SIZE = 4, 2, 32
 CONTEXT = 2048
@@ -50,7 +50,7 @@ You may call these functions. Answer with <tool_call>{"name": "...", "arguments"
 {% endif %}"""
 
 
-def write_model(place: Path, name: str = MODEL, family: str = LLAMA) -> Path:
+def write_model(place: Path, name: str = MODEL, family: str = LLAMA, feed_forward: int = FEED_FORWARD) -> Path:
     """Write the model, or its draft model, into a folder in `place`, the same one each time; returns that folder."""
     folder, layers = place / name, _LAYERS[name]
     count("checkpoints")
@@ -64,7 +64,7 @@ def write_model(place: Path, name: str = MODEL, family: str = LLAMA) -> Path:
         "architectures": [FAMILIES[family]],
         "model_type": family,
         "hidden_size": HIDDEN,
-        "intermediate_size": _FEED_FORWARD,
+        "intermediate_size": feed_forward,
         "num_hidden_layers": layers,
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _KV_HEADS,
@@ -83,19 +83,19 @@ def write_model(place: Path, name: str = MODEL, family: str = LLAMA) -> Path:
         kinds = ["sliding_attention", "full_attention"] * layers
         config |= {"sliding_window": 64, "use_sliding_window": True, "layer_types": kinds[:layers]}
     (folder / "config.json").write_text(json.dumps(config))
-    _write_weights(folder / "model.safetensors", _shapes(vocabulary, layers, family))
+    _write_weights(folder / "model.safetensors", _shapes(vocabulary, layers, family, feed_forward))
     return folder
 
 
-def _shapes(vocabulary: int, layers: int, family: str) -> dict[str, list[int]]:
+def _shapes(vocabulary: int, layers: int, family: str, feed_forward: int) -> dict[str, list[int]]:
     """Names and shapes of the tensors."""
     found = {"model.embed_tokens.weight": [vocabulary, HIDDEN], "lm_head.weight": [vocabulary, HIDDEN]}
     for index in range(layers):
         mixer = _attention(gated=family == HYBRID) if family != HYBRID or index % 2 else _delta()
         layer = f"model.layers.{index}."
         found |= {layer + name: shape for name, shape in mixer.items()}
-        found |= {f"{layer}mlp.{name}_proj.weight": [_FEED_FORWARD, HIDDEN] for name in ("gate", "up")}
-        found[f"{layer}mlp.down_proj.weight"] = [HIDDEN, _FEED_FORWARD]
+        found |= {f"{layer}mlp.{name}_proj.weight": [feed_forward, HIDDEN] for name in ("gate", "up")}
+        found[f"{layer}mlp.down_proj.weight"] = [HIDDEN, feed_forward]
         found |= {f"{layer}{name}_layernorm.weight": [HIDDEN] for name in ("input", "post_attention")}
     return found | {"model.norm.weight": [HIDDEN]}
 

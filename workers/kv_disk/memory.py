@@ -1,6 +1,8 @@
 """The memory of a rank's caches that records are copied from and to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from numaserve.workers.interface.protocol import DiskRecord
@@ -9,7 +11,12 @@ MemoryRange = tuple[int, int]  # address and bytes
 
 
 class RecordError(ValueError):
-    """A record that names memory which the rank does not have."""
+    """A record that cannot be moved: it names memory which the rank does not have."""
+
+
+def bytes_of(ranges: Iterable[MemoryRange]) -> int:
+    """Return the bytes of memory ranges together."""
+    return sum(nbytes for _, nbytes in ranges)
 
 
 class Pieces(NamedTuple):
@@ -25,12 +32,6 @@ class Pieces(NamedTuple):
         address, nbytes = memory
         return cls(address, nbytes // max(number, 1), number)
 
-    def at(self, index: int) -> MemoryRange:
-        """Return the memory of a piece. Raises `RecordError` for a piece that does not exist."""
-        if not 0 <= index < self.number:
-            raise RecordError(f"the record names piece {index} of a cache that has {self.number}")
-        return self.address + index * self.nbytes, self.nbytes
-
 
 class TailMemory(NamedTuple):
     """The memory of a window table's pages."""
@@ -39,7 +40,8 @@ class TailMemory(NamedTuple):
     most: int  # pages that a sequence needs to continue
 
 
-class CacheMemory(NamedTuple):
+@dataclass(frozen=True)
+class CacheMemory:
     """The memory of all caches of a rank: of the served model, and of the drafter's own Programs."""
 
     pages: Sequence[Pieces]  # of the common page table
@@ -66,23 +68,53 @@ class CacheMemory(NamedTuple):
         """Whether pages alone do not continue a sequence."""
         return bool(self.snapshots or self.tails)
 
-    def ranges(self, record: DiskRecord) -> list[MemoryRange]:
-        """Return the memory of a record, in the order of its payload. Raises `RecordError` for a record that names
-        memory which the rank does not have."""
+    def check(self, record: DiskRecord) -> None:
+        """Raise `RecordError` for a record that names memory which the rank does not have."""
         if not record.is_anchor:
-            return [layer.at(record.page) for layer in self.pages]
-        return list(self._of_anchor(record))
-
-    def _of_anchor(self, record: DiskRecord) -> Iterator[MemoryRange]:
+            _check((record.page,), self._num_pages, "page")
+            return
+        if self.snapshots:
+            _check((record.snapshot,), self._num_snapshots, "snapshot")
         if len(record.tails) != len(self.tails):
             raise RecordError(f"the record has {len(record.tails)} tails, but the model has {len(self.tails)} windows")
-        for layer in self.snapshots:
-            yield layer.at(record.snapshot)
-        for tail, pages in zip(self.tails, record.tails, strict=True):
+        for tail, num_pages, pages in zip(self.tails, self._tail_pages, record.tails, strict=True):
             if len(pages) > tail.most:
                 raise RecordError(f"the record has a tail of {len(pages)} pages; the longest one has {tail.most}")
-            yield from (layer.at(page) for page in pages for layer in tail.layers)
+            _check(pages, num_pages, "page of a window")
+
+    def ranges(self, record: DiskRecord) -> list[MemoryRange]:
+        """Return the memory of a record that `check` has passed, in the order of its payload."""
+        if not record.is_anchor:
+            page = record.page
+            return [(address + page * nbytes, nbytes) for address, nbytes, _ in self.pages]
+        snapshot = record.snapshot
+        found = [(address + snapshot * nbytes, nbytes) for address, nbytes, _ in self.snapshots]
+        for tail, pages in zip(self.tails, record.tails, strict=True):
+            found += [(address + page * nbytes, nbytes) for page in pages for address, nbytes, _ in tail.layers]
+        return found
+
+    @cached_property
+    def _num_pages(self) -> int:
+        return _number_of(self.pages)
+
+    @cached_property
+    def _num_snapshots(self) -> int:
+        return _number_of(self.snapshots)
+
+    @cached_property
+    def _tail_pages(self) -> list[int]:
+        return [_number_of(tail.layers) for tail in self.tails]
 
 
 def _bytes_of(layers: Sequence[Pieces]) -> int:
     return sum(layer.nbytes for layer in layers)
+
+
+def _number_of(layers: Sequence[Pieces]) -> int:
+    return min((layer.number for layer in layers), default=0)
+
+
+def _check(numbers: Iterable[int], end: int, what: str) -> None:
+    for number in numbers:
+        if not 0 <= number < end:
+            raise RecordError(f"the record names {what} {number}; the rank has {end}")

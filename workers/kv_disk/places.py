@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from numaserve.workers.interface.protocol import DiskRecord
 from numaserve.workers.kv_disk.files import File
-from numaserve.workers.kv_disk.memory import CacheMemory, MemoryRange, RecordError
+from numaserve.workers.kv_disk.memory import CacheMemory, RecordError
 from numaserve.workers.kv_disk.records import DIGEST_BYTES, record_bytes
 
 _RUN_BYTES = 1 << 20  # neighbouring records are moved at once up to this size, where disks reach their bandwidth
@@ -19,61 +19,27 @@ class RecordFile(NamedTuple):
     record_bytes: int
 
 
-class Place(NamedTuple):
-    """A record, and the memory that it is copied from or to."""
-
-    record: DiskRecord
-    ranges: list[MemoryRange]
-    of: RecordFile
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of the record's payload."""
-        return sum(nbytes for _, nbytes in self.ranges)
-
-
 class Run(NamedTuple):
     """Neighbouring records of a file, of which `first` is the number of the first one in its request."""
 
     first: int
-    places: list[Place]
-
-    @property
-    def file(self) -> File:
-        """The file of the records."""
-        return self.places[0].of.file
+    records: list[DiskRecord]
+    of: RecordFile
 
     @property
     def nbytes(self) -> int:
         """Bytes on disk."""
-        return len(self.places) * self.places[0].of.record_bytes
+        return len(self.records) * self.of.record_bytes
 
     @property
     def offset(self) -> int:
         """Offset of the first record in the file."""
-        return self.places[0].record.slot * self.places[0].of.record_bytes
+        return self.records[0].slot * self.of.record_bytes
 
-    def records(self, staged: memoryview) -> list[memoryview]:
+    def parts(self, staged: memoryview) -> list[memoryview]:
         """Return the memory of each record in that of all."""
-        size = self.places[0].of.record_bytes
+        size = self.of.record_bytes
         return [staged[begin : begin + size] for begin in range(0, self.nbytes, size)]
-
-    def continues(self, place: Place) -> bool:
-        """Whether a record comes after these, and may be moved with them."""
-        last = self.places[-1]
-        follows = place.of is last.of and place.record.slot == last.record.slot + 1
-        return follows and self.nbytes + place.of.record_bytes <= _RUN_BYTES
-
-
-def runs_of(places: Sequence[Place]) -> list[Run]:
-    """Return the records of a request as runs, in order."""
-    runs: list[Run] = []
-    for number, place in enumerate(places):
-        if runs and runs[-1].continues(place):
-            runs[-1].places.append(place)
-        else:
-            runs.append(Run(number, [place]))
-    return runs
 
 
 class RecordFiles(NamedTuple):
@@ -89,11 +55,23 @@ class RecordFiles(NamedTuple):
         of_anchors = None if anchors is None else RecordFile(anchors, record_bytes(memory.anchor_bytes))
         return cls(memory, RecordFile(pages, record_bytes(memory.page_bytes)), of_anchors)
 
-    def places(self, records: Sequence[DiskRecord]) -> list[Place]:
-        """Return the places of records. Raises `RecordError` for one that cannot be moved."""
-        return [self._place(record) for record in records]
+    def runs(self, records: Sequence[DiskRecord]) -> list[Run]:
+        """Return the records of a request as runs, in order. Raises `RecordError` for one that cannot be moved."""
+        # The thread that runs steps does this for all records of a request, so it has to be quick.
+        runs: list[Run] = []
+        run, end, most = None, -1, 0
+        for number, record in enumerate(records):
+            file = self._file_of(record)
+            self.memory.check(record)
+            if run is None or record.slot != end or run.of is not file or len(run.records) == most:
+                run = Run(number, [], file)
+                runs.append(run)
+                most = max(1, _RUN_BYTES // file.record_bytes)
+            run.records.append(record)
+            end = record.slot + 1
+        return runs
 
-    def _place(self, record: DiskRecord) -> Place:
+    def _file_of(self, record: DiskRecord) -> RecordFile:
         file = self.anchors if record.is_anchor else self.pages
         if file is None:
             raise RecordError("the record is of an anchor, but pages alone continue a sequence of this model")
@@ -101,4 +79,4 @@ class RecordFiles(NamedTuple):
             raise RecordError(f"the record has number {record.slot}; numbers are from 0 to {_MOST_RECORDS - 1}")
         if len(record.digest) != DIGEST_BYTES:
             raise RecordError(f"the record has a digest of {len(record.digest)} bytes, not of {DIGEST_BYTES}")
-        return Place(record, self.memory.ranges(record), file)
+        return file

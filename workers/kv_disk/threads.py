@@ -1,6 +1,7 @@
 """Threads that wait for the disk alongside the steps."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,7 +9,25 @@ from typing import Protocol
 from numaserve.workers.kv_disk.files import Staging
 from numaserve.workers.weights.cache.background import leave_time_to_steps
 
+_REST_S = 0.008  # a mebibyte takes a quarter of a millisecond of a core, which a step of all cores has to wait for
+
 Task = Callable[[Staging], None]  # must raise nothing
+
+
+class Rests:
+    """The rests of a thread that leaves most of its core to the steps, while there are steps."""
+
+    def __init__(self, steps: Callable[[], int]) -> None:
+        """Use the count `steps`, which grows with each step."""
+        self._steps = steps
+        self._seen = steps()
+
+    def __call__(self) -> None:
+        """Wait if steps have run since the last call."""
+        steps = self._steps()
+        if steps != self._seen:
+            self._seen = steps
+            time.sleep(_REST_S)
 
 
 class Source(Protocol):

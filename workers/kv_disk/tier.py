@@ -4,10 +4,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from numaserve.workers.interface.protocol import (
-    CancelRead,
+    CancelMove,
     DiskReady,
     FromDisk,
     ReadRecords,
@@ -19,12 +20,12 @@ from numaserve.workers.kv_disk.files import DirectFile, DiskError, File
 from numaserve.workers.kv_disk.memory import CacheMemory, RecordError
 from numaserve.workers.kv_disk.places import RecordFiles
 from numaserve.workers.kv_disk.probe import read_rate
-from numaserve.workers.kv_disk.threads import IoThreads
-from numaserve.workers.kv_disk.transfers import Reading, Transfer, Writing
+from numaserve.workers.kv_disk.threads import IoThreads, Rests
+from numaserve.workers.kv_disk.transfers import Moved, Reading, Transfer, Writing
 from numaserve.workers.weights.cache.background import leave_time_to_steps
 
 READERS = 4  # a disk reaches a third of its bandwidth with one read at a time, and nearly all with four
-WRITERS = 2  # of their own: a sync that takes long delays no read
+WRITERS = 1  # of its own: a sync that takes long delays no read
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +43,19 @@ class DiskTier:
         memory: CacheMemory,
         *,
         cpus: Sequence[int],
+        steps: Callable[[], int],
         wake: Callable[[], None],
         open_file: Callable[[Path], File] = DirectFile,
     ) -> None:
-        """Open the files in `folder`, in a thread that may run on any of `cpus`. `wake` is called from some thread when
-        an answer is there. Tests open files that fail by `open_file`."""
+        """Open the files in `folder`, in a thread that may run on any of `cpus`. `steps` counts steps, during which
+        writes take little time of a core. `wake` is called from some thread when an answer is there. Tests open files
+        that fail by `open_file`."""
         self._rank, self._folder, self._memory, self._cpus = rank, folder, memory, cpus
         self._wake, self._open_file = wake, open_file
+        self._waking, self._closed = threading.Lock(), False
+        self._rests = Rests(steps)
         self._files: RecordFiles | None = None
-        self._reads: dict[int, Transfer] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._answers: deque[FromDisk] = deque()
         self._readers = IoThreads("kv-disk-read", READERS, cpus)
         self._writers = IoThreads("kv-disk-write", WRITERS, cpus)
@@ -59,10 +64,10 @@ class DiskTier:
 
     def begin(self, message: ToDisk) -> None:
         """Begin to move records, or cancel that."""
-        if isinstance(message, CancelRead):
-            reading = self._reads.get(message.request_id)
-            if reading is not None:
-                reading.close("cancelled")
+        if isinstance(message, CancelMove):
+            transfer = self._transfers.get(message.request_id)
+            if transfer is not None:
+                transfer.close("cancelled")
             return
         try:
             self._start(message)
@@ -75,31 +80,41 @@ class DiskTier:
         while self._answers:
             answer = self._answers.popleft()
             if isinstance(answer, RecordsMoved):
-                self._reads.pop(answer.request_id, None)
+                self._transfers.pop(answer.request_id, None)
             answers.append(answer)
         return answers
 
     def close(self) -> None:
-        """Begin to move no more records."""
+        """Begin to move no more records, and wake no one from now on."""
+        with self._waking:
+            self._closed = True
         self._readers.close()
         self._writers.close()
 
     def _start(self, message: WriteRecords | ReadRecords) -> None:
         if self._files is None:
             raise RecordError("the files of the disk tier are not open")
-        places = self._files.places(message.records)
-        if not places:
-            self._answer(RecordsMoved(self._rank, message.request_id, 0))
+        runs, ranges, request_id = self._files.runs(message.records), self._memory.ranges, message.request_id
+        answer = partial(self._moved, request_id)
+        if not runs:
+            self._answer(RecordsMoved(self._rank, request_id, 0))
         elif isinstance(message, ReadRecords):
-            reading = Reading(self._rank, message.request_id, places, self._answer)
-            self._reads[message.request_id] = reading
-            self._readers.add(reading)
+            self._add(request_id, Reading(runs, ranges, answer), self._readers)
         else:
-            self._writers.add(Writing(self._rank, message.request_id, places, self._answer))
+            self._add(request_id, Writing(runs, ranges, answer, self._rests), self._writers)
+
+    def _add(self, request_id: int, transfer: Transfer, threads: IoThreads) -> None:
+        self._transfers[request_id] = transfer
+        threads.add(transfer)
+
+    def _moved(self, request_id: int, moved: Moved) -> None:
+        self._answer(RecordsMoved(self._rank, request_id, *moved))
 
     def _answer(self, answer: FromDisk) -> None:
         self._answers.append(answer)
-        self._wake()
+        with self._waking:
+            if not self._closed:
+                self._wake()
 
     def _open(self) -> None:
         leave_time_to_steps(self._cpus)

@@ -6,11 +6,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from numaserve.kernels import gather, scatter
-from numaserve.workers.interface.protocol import DiskProblem, RecordsMoved
+from numaserve.workers.interface.protocol import DiskProblem, DiskRecord
 from numaserve.workers.kv_disk.files import Staging
-from numaserve.workers.kv_disk.places import Place, Run, runs_of
+from numaserve.workers.kv_disk.memory import MemoryRange, bytes_of
+from numaserve.workers.kv_disk.places import Run
 from numaserve.workers.kv_disk.records import payload_of, problem_of, seal
 from numaserve.workers.kv_disk.threads import Task
 
@@ -19,18 +21,33 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _log = logging.getLogger(__name__)
 
 
+class Moved(NamedTuple):
+    """The result of a request; see `RecordsMoved`."""
+
+    done: int
+    problem: DiskProblem
+    message: str
+    nbytes: int
+    nanoseconds: int
+
+
 class Transfer(ABC):
     """A request to move records. It is answered once: when no thread works on it any more, or when it is cancelled."""
 
-    def __init__(self, rank: int, request_id: int, places: Sequence[Place], answer: Callable[[RecordsMoved], None]):
-        """Give `answer` the result, from any thread."""
-        self._rank, self.request_id, self._answer = rank, request_id, answer
-        self._sizes = [place.of.record_bytes for place in places]
-        self._files = {place.of.file for place in places}
-        self._waiting = runs_of(places)[::-1]
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        ranges: Callable[[DiskRecord], list[MemoryRange]],
+        answer: Callable[[Moved], None],
+    ) -> None:
+        """Move the records of `runs` from or to the memory `ranges`. `answer` gets the result, from any thread."""
+        self._ranges, self._answer = ranges, answer
+        self._sizes = [run.of.record_bytes for run in runs for _ in run.records]
+        self._files = {run.of.file for run in runs}
+        self._waiting = list(runs[::-1])
         self._lock = threading.Condition()
-        self._moved = [False] * len(places)
-        self._end = len(places)  # the first record with a problem, or the number of records
+        self._moved = [False] * len(self._sizes)
+        self._end = len(self._sizes)  # the first record with a problem, or the number of records
         self._problem: DiskProblem = ""
         self._message = ""
         self._working = self._copying = 0  # threads
@@ -71,6 +88,20 @@ class Transfer(ABC):
         if is_last:
             self._finish()
 
+    def _copy(self, copy: Callable[[], None]) -> bool:
+        """Copy from or to the caches; return False, with nothing done, once the request has been answered."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._copying += 1
+        try:
+            copy()  # outside the lock: the first copy to memory waits until the system has cleared it
+        finally:
+            with self._lock:
+                self._copying -= 1
+                self._lock.notify()
+        return True
+
     @abstractmethod
     def _move(self, run: Run, staging: Staging) -> None:
         """Move the records of a run. Raises `OSError`."""
@@ -94,7 +125,7 @@ class Transfer(ABC):
             problem, message = self._problem, self._message
         nanoseconds = time.monotonic_ns() - self._begin_ns if self._begin_ns else 0
         nbytes = sum(self._sizes[:done])
-        self._answer(RecordsMoved(self._rank, self.request_id, done, problem, message, nbytes, nanoseconds))
+        self._answer(Moved(done, problem, message, nbytes, nanoseconds))
 
 
 class Reading(Transfer):
@@ -102,29 +133,22 @@ class Reading(Transfer):
 
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
-        count = run.file.read(staged, run.offset)
-        for number, (place, record) in enumerate(zip(run.places, run.records(staged), strict=True), run.first):
-            is_short = count < len(record) * (number - run.first + 1)
-            problem = "short" if is_short else problem_of(record, place.record.digest, place.payload_bytes)
+        count = run.of.file.read(staged, run.offset)
+        sound: list[tuple[memoryview, list[MemoryRange]]] = []
+        problem: DiskProblem = ""
+        for record, part in zip(run.records, run.parts(staged), strict=True):
+            ranges = self._ranges(record)
+            length = bytes_of(ranges)
+            is_short = count < run.of.record_bytes * (len(sound) + 1)
+            problem = "short" if is_short else problem_of(part, record.digest, length)
             if problem:
-                self._fail(number, problem)
-                return
-            if not self._copy(number, place, record):
-                return
-
-    def _copy(self, number: int, place: Place, record: memoryview) -> bool:
-        """Copy a record to the caches; return False once the request has been answered."""
-        with self._lock:
-            if self._closed:
-                return False
-            self._copying += 1
-        # Outside the lock: the first copy to memory waits until the system has cleared it.
-        scatter(payload_of(record, place.payload_bytes), place.ranges)
-        with self._lock:
-            self._moved[number] = True
-            self._copying -= 1
-            self._lock.notify()
-        return True
+                break
+            sound.append((payload_of(part, length), ranges))
+        if not self._copy(lambda: _scatter_all(sound)):
+            return
+        self._moved[run.first : run.first + len(sound)] = [True] * len(sound)
+        if problem:
+            self._fail(run.first + len(sound), problem)
 
     def _finish(self) -> None:
         self.close()
@@ -133,17 +157,33 @@ class Reading(Transfer):
 class Writing(Transfer):
     """A request to write records."""
 
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        ranges: Callable[[DiskRecord], list[MemoryRange]],
+        answer: Callable[[Moved], None],
+        rest: Callable[[], None],
+    ) -> None:
+        """See `Transfer`. The threads `rest` after each run, since no sequence waits for them."""
+        super().__init__(runs, ranges, answer)
+        self._rest = rest
+
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
-        for place, record in zip(run.places, run.records(staged), strict=True):
-            gather(place.ranges, payload_of(record, place.payload_bytes))
-            seal(record, place.record.digest, place.payload_bytes)
-        count = run.file.write(staged, run.offset)
-        for number, place in enumerate(run.places, run.first):
-            if count < place.of.record_bytes * (number - run.first + 1):
-                self._fail(number, "short")
-                return
-            self._moved[number] = True
+        # A page that was given to others must not be written as that of the prefix, not even in vain.
+        if not self._copy(lambda: self._gather_all(run, staged)):
+            return
+        written = run.of.file.write(staged, run.offset) // run.of.record_bytes
+        if written < len(run.records):
+            self._fail(run.first + written, "short")
+        self._rest()
+
+    def _gather_all(self, run: Run, staged: memoryview) -> None:
+        for record, part in zip(run.records, run.parts(staged), strict=True):
+            ranges = self._ranges(record)
+            length = bytes_of(ranges)
+            gather(ranges, payload_of(part, length))
+            seal(part, record.digest, length)
 
     def _finish(self) -> None:
         try:
@@ -151,9 +191,15 @@ class Writing(Transfer):
                 file.sync()
         except OSError as error:
             # No later sync would report it again: the system may have dropped what it could not write.
-            self._moved = [False] * len(self._moved)
             self._fail(0, *_told(error))
+        with self._lock:
+            self._moved[: self._end] = [True] * self._end
         self.close()
+
+
+def _scatter_all(sound: Sequence[tuple[memoryview, list[MemoryRange]]]) -> None:
+    for payload, ranges in sound:
+        scatter(payload, ranges)
 
 
 def _told(error: OSError) -> tuple[DiskProblem, str]:

@@ -11,11 +11,16 @@ from numaserve.workers.program.caches import CacheIndex, StateKind
 
 
 def make_disk(
-    launch: Launch, served: RankProgram, drafters: Sequence[RankProgram], wake: Callable[[], None]
+    launch: Launch,
+    served: RankProgram,
+    drafters: Sequence[RankProgram],
+    steps: Callable[[], int],
+    wake: Callable[[], None],
 ) -> DiskTier:
-    """Return the disk tier of a launch that names a folder for it."""
+    """Return the disk tier of a launch that names a folder for it. `steps` counts steps; see `DiskTier`."""
     memory = cache_memory(served, drafters)
-    return DiskTier(launch.rank, Path(launch.disk_folder), memory, cpus=launch.cpus[launch.rank], wake=wake)
+    cpus = launch.cpus[launch.rank]
+    return DiskTier(launch.rank, Path(launch.disk_folder), memory, cpus=cpus, steps=steps, wake=wake)
 
 
 def cache_memory(served: RankProgram, drafters: Sequence[RankProgram]) -> CacheMemory:

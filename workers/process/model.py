@@ -122,9 +122,9 @@ class RankModel:
         self.terms = served.terms
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_grace_s)
-        self.disk = self._make_disk(served, wake) if launch.disk_folder else None
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
+        self.disk = self._make_disk(served, wake) if launch.disk_folder else None
         self._wants_logprobs = [False] * launch.capacity.max_slots
 
     @property
@@ -278,7 +278,7 @@ class RankModel:
         from numaserve.workers.process.disk import make_disk  # noqa: PLC0415
 
         drafters = () if self._drafter is None else self._drafter.programs
-        return make_disk(self._launch, served, drafters, wake)
+        return make_disk(self._launch, served, drafters, lambda: self._steps, wake)
 
     def _run_tower(self, works: list[TowerWork]) -> int:
         if self._tower is None:

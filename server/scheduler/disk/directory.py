@@ -27,7 +27,7 @@ class DiskDirectory:
     A node comes before its parent in the order of eviction, and was not used later. So the first node is a leaf. A node
     whose parent was dropped is unreachable, and stays until it is the first one.
 
-    A node takes about 240 bytes: the digest, its place in the dictionary, and one item in each column. An object for
+    A node takes about 200 bytes: the digest, its place in the dictionary, and one item in each column. An object for
     each node was rejected, which takes twice as much.
     """
 
@@ -82,7 +82,7 @@ class DiskDirectory:
         return slot, evicted
 
     def give_back(self, slot: int) -> None:
-        """Take back a slot that was handed out and has no record."""
+        """Take back a slot that was handed out, and whose record could not be written, or was erased."""
         self._free.append(slot)
 
     def add(self, entry: Entry) -> None:
@@ -113,21 +113,21 @@ class DiskDirectory:
             self._remove(slot)
             self._free.append(slot)
 
-    def expire(self, before: int) -> list[bytes]:
-        """Forget the nodes that were last used before a time, in unix seconds. Returns their digests."""
+    def expire(self, before: int) -> list[tuple[int, bytes]]:
+        """Forget the nodes that were last used before a time, in unix seconds.
+
+        Returns their slots and digests. The slots are handed out: give them back when their records are erased.
+        """
         dropped = []
         while (slot := self._recency.first) is not None and self._used_at[slot] < before:
-            dropped.append(self._digests[slot])
-            self.drop(dropped[-1])
+            dropped.append((slot, self._digests[slot]))
+            self._remove(slot)
         return dropped
 
-    def drop_groups(self, kept: Collection[str]) -> list[tuple[bytes, int]]:
-        """Forget the nodes whose cache group is not `kept`. Returns their digests and slots.
-
-        The slots count as handed out: `give_back` them when their records are erased, which must not erase a new one.
-        """
-        dropped = [each for each in self._slots.items() if self._groups[each[1]] not in kept]
-        for _, slot in dropped:
+    def drop_groups(self, kept: Collection[str]) -> list[tuple[int, bytes]]:
+        """Forget the nodes whose cache group is not `kept`. Returns the same as `expire`."""
+        dropped = [(slot, digest) for digest, slot in self._slots.items() if self._groups[slot] not in kept]
+        for slot, _ in dropped:
             self._remove(slot)
         return dropped
 

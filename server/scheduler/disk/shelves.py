@@ -15,6 +15,11 @@ class RecordSizes:
     pages: Sequence[int]
     anchors: Sequence[int]  # 0: every page is an anchor
 
+    def of(self, rank: int, kind: RecordKind) -> int:
+        """Return the bytes of a record of one kind in a rank's file; 0: the rank has none."""
+        sizes = self.pages if kind == "pages" else self.anchors
+        return sizes[rank] if rank < len(sizes) else 0
+
 
 @dataclass(frozen=True)
 class Directories:
@@ -55,7 +60,7 @@ class Shelf:
 
     def drop_groups(self, kept: Collection[str], changes: list[Change]) -> None:
         """Forget the records whose cache group is not `kept`, and have them erased."""
-        for digest, slot in self.directory.drop_groups(kept):
+        for slot, digest in self.directory.drop_groups(kept):
             changes.append(Dropped(self.kind, digest))
             self.to_erase.append(slot)
 
@@ -88,6 +93,10 @@ class Shelves:
     def all(self) -> list[Shelf]:
         """The records of each kind that the model has."""
         return [self.pages] if self.anchors is None else [self.pages, self.anchors]
+
+    def of(self, kind: RecordKind) -> Shelf:
+        """Return the shelf of a kind, of which there are records."""
+        return self.pages if kind == "pages" or self.anchors is None else self.anchors
 
     def use(self, path: Sequence[bytes], now: int, changes: list[Change]) -> None:
         """Make the prefix with the digests `path` the most recently used one, as far as it is on disk."""

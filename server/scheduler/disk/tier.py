@@ -29,7 +29,7 @@ class DiskMove:
 
 
 class DiskTier:
-    """Connects pages in memory with those on disk. It is closed until `open`, and does nothing while it is closed.
+    """Connects pages in memory with those on disk. Until `open` it only notes what is to be written.
 
     Nothing here waits, reads a clock or talks to anyone. The owner sends what `take_moves` returns, after the plans
     that were made before, gives the answers to `moved`, and has `take_changes` kept.
@@ -52,7 +52,7 @@ class DiskTier:
         self._is_suspect = is_suspect
         self._ids = itertools.count()
         self._shelves: Shelves | None = None
-        self._writes: DiskWrites | None = None
+        self._writes = DiskWrites(kv, page_size, self._on_disk)
         self._reads: DiskReads | None = None
         self._events: DiskEvents | None = None
         self._write_id = -1
@@ -61,11 +61,13 @@ class DiskTier:
         self._is_flushed = False  # before it was opened
         self.counts = DiskCounts()
         self.now = 0  # unix seconds; the owner sets it
+        kv.on_sound = self._unless_suspect(self._writes.offer)
+        kv.on_sound_anchor(self._unless_suspect(self._writes.offer_anchor))
 
     @property
     def is_open(self) -> bool:
         """Whether pages are written and read."""
-        return self._writes is not None
+        return self._shelves is not None
 
     @property
     def shelves(self) -> Shelves | None:
@@ -75,7 +77,7 @@ class DiskTier:
     @property
     def held_nodes(self) -> list[Node]:
         """The nodes of the radix tree that it locks."""
-        batch = None if self._writes is None else self._writes.batch
+        batch = self._writes.batch
         reads = () if self._reads is None else self._reads.reads
         return [*(() if batch is None else batch.locked), *(each.node for each in reads)]
 
@@ -96,8 +98,6 @@ class DiskTier:
         self._shelves = shelves
         if self._kv.log is not None and shelves.anchors is None:
             self._events = DiskEvents(self._kv.log, shelves.pages.directory)
-        on_disk = _ignore if self._events is None else self._events.on_disk
-        self._writes = writes = DiskWrites(self._kv, self._size, shelves, on_disk)
         self._reads = DiskReads(
             self._kv,
             self._waiting,
@@ -106,10 +106,9 @@ class DiskTier:
             compute_seconds=self._compute_seconds,
             next_id=lambda: next(self._ids),
             counts=self.counts,
-            on_disk=on_disk,
+            on_disk=self._on_disk,
         )
-        self._kv.on_found, self._kv.on_sound = self._found, self._unless_suspect(writes.offer)
-        self._kv.on_sound_anchor(self._unless_suspect(writes.offer_anchor))
+        self._kv.on_found = self._found
         if self._is_flushed:
             shelves.clear(self._changes)
         if self._groups is not None:
@@ -131,7 +130,7 @@ class DiskTier:
             moves += [
                 DiskMove(ReadRecords(each.request_id, each.records), each.compute_s) for each in self._reads.take_new()
             ]
-        batch = None if self._writes is None else self._writes.begin(self._changes)
+        batch = None if self._shelves is None else self._writes.begin(self._shelves, self._changes)
         if batch is not None:
             self._write_id = next(self._ids)
             moves.append(DiskMove(WriteRecords(self._write_id, batch.records)))
@@ -141,7 +140,7 @@ class DiskTier:
         """Note that all ranks have answered a request, of which the first `done` records were moved on every rank."""
         if problem:
             self.counts.problems[problem] += 1
-        if self._writes is not None and request_id == self._write_id:
+        if request_id == self._write_id:
             self._writes.answered(done, self.now, self._changes)
             self.counts.written_pages += done
             return
@@ -156,11 +155,9 @@ class DiskTier:
 
     def keep_groups(self, groups: Collection[str]) -> None:
         """Forget the records of all other cache groups, and write no more of them."""
-        self._groups = groups
-        if self._writes is not None and self._shelves is not None:
-            self._writes.groups = groups
-            for shelf in self._shelves.all:
-                shelf.drop_groups(groups, self._changes)
+        self._groups = self._writes.groups = groups
+        for shelf in () if self._shelves is None else self._shelves.all:
+            shelf.drop_groups(groups, self._changes)
 
     def take_erasable(self) -> dict[RecordKind, list[int]]:
         """Return the slots of records to erase after `take_changes` is kept; `erased` is to be called then."""
@@ -179,8 +176,7 @@ class DiskTier:
 
     def workers_died(self) -> None:
         """Forget what the ranks were asked for: they are gone, with the memory of all pages."""
-        if self._writes is not None:
-            self._writes.workers_died()
+        self._writes.workers_died()
         if self._reads is not None:
             self._reads.workers_died()
 
@@ -200,8 +196,7 @@ class DiskTier:
         self._kv.on_found = self._kv.on_sound = None
         self._kv.on_sound_anchor(None)
         self.set_read_rate(0.0)
-        if self._writes is not None:
-            self._writes.stop()
+        self._writes.stop()
         if self._reads is not None:
             self._reads.stop()
         if self._events is not None:
@@ -213,13 +208,14 @@ class DiskTier:
             path = digests_of(seq, node.depth, self._size)[: node.depth]
             self._shelves.use(path, self.now, self._changes)
 
+    def _on_disk(self, node: Node) -> None:
+        """Report that the page of a node in memory is on disk."""
+        if self._events is not None:
+            self._events.on_disk(node)
+
     def _unless_suspect(self, offer: Callable[[Sequence, Node], None]) -> Callable[[Sequence, Node], None]:
         def offered(seq: Sequence, node: Node) -> None:
             if not self._is_suspect(seq):
                 offer(seq, node)
 
         return offered
-
-
-def _ignore(_node: Node) -> None:
-    """Take no notice of a page on disk, as no events are reported."""

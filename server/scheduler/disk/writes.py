@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.radix_tree import Node
-from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.scheduler.disk.changes import Change, RecordKind
 from numaserve.server.scheduler.disk.digests import digests_of
 from numaserve.server.scheduler.disk.directory import Entry
 from numaserve.server.scheduler.disk.shelves import Shelf, Shelves
@@ -16,18 +16,20 @@ from numaserve.workers.interface.protocol import DiskRecord
 
 _BATCH_BYTES = 16 << 20  # of a request: some milliseconds of writing, and one sync
 _MOST_RECORDS = 256  # of a request
+_MOST_WAITING = 1 << 16  # records, of a disk that is slower than the prompts: others are offered again later
 
 
 class Item(NamedTuple):
     """A page of a node, or its anchor."""
 
-    shelf: Shelf
+    kind: RecordKind
     node: Node
 
 
 class Batch(NamedTuple):
     """Records that the ranks are writing. The last nodes of their paths are locked, and hence all."""
 
+    shelves: Shelves
     items: list[Item]
     records: list[DiskRecord]
     locked: list[Node]
@@ -39,17 +41,16 @@ class DiskWrites:
 
     They are written as soon as they are sound, not when they are evicted: a server that is killed has written them, and
     nothing waits for the disk when pages run out. A page that is evicted before its turn is lost to the disk. Nothing
-    is written of scopes with a salt, nor of hidden nodes.
+    is written of scopes with a salt, nor of hidden nodes. Nodes that are sound before the disk is known wait for it.
 
     A page is locked and an anchor pinned while it is written, so its memory is not given to others: a record never has
     the content of another prefix, not even one that does not count. One batch is written at a time.
     """
 
-    def __init__(self, kv: KVCache, page_size: int, shelves: Shelves, on_disk: Callable[[Node], None]) -> None:
+    def __init__(self, kv: KVCache, page_size: int, on_disk: Callable[[Node], None]) -> None:
         """`on_disk` is called with a node in memory whose page is on disk."""
         self._kv = kv
         self._page_size = page_size
-        self._shelves = shelves
         self._on_disk = on_disk
         self._queue: deque[Item] = deque()
         self.batch: Batch | None = None
@@ -57,7 +58,7 @@ class DiskWrites:
 
     def offer(self, seq: Sequence, node: Node) -> None:
         """Write the path to a node of `seq`, as far as it was not offered before."""
-        if seq.request.scope.salt or self._is_gone(node):
+        if seq.request.scope.salt or self._is_gone(node) or len(self._queue) >= _MOST_WAITING:
             return
         new = []
         while node.parent is not None and not node.disk_digest and not node.hidden:
@@ -67,15 +68,15 @@ class DiskWrites:
             digests = digests_of(seq, new[0].depth, self._page_size)
             for each in reversed(new):
                 each.disk_digest = digests[each.depth - 1]
-                self._queue.append(Item(self._shelves.pages, each))
+                self._queue.append(Item("pages", each))
 
     def offer_anchor(self, seq: Sequence, node: Node) -> None:
         """Write the anchor of a node of `seq`, after the path to it."""
         self.offer(seq, node)
-        if self._shelves.anchors is not None and node.disk_digest:
-            self._queue.append(Item(self._shelves.anchors, node))
+        if node.disk_digest:
+            self._queue.append(Item("anchors", node))
 
-    def begin(self, changes: list[Change]) -> Batch | None:
+    def begin(self, shelves: Shelves, changes: list[Change]) -> Batch | None:
         """Begin a batch and return it; None while there is one, or nothing to write. What it replaces is added to
         `changes`."""
         if self.batch is not None:
@@ -86,14 +87,14 @@ class DiskWrites:
         nbytes = 0
         while self._queue and len(records) < _MOST_RECORDS and nbytes < _BATCH_BYTES:
             item = self._queue.popleft()
-            if not self._is_wanted(item, pages):
+            if not self._is_wanted(item, pages, shelves):
                 continue
-            record = self._record(item, changes)
+            record = self._record(item, shelves.of(item.kind), changes)
             if record is None:
                 continue
             items.append(item)
             records.append(record)
-            nbytes += item.shelf.record_bytes
+            nbytes += shelves.of(item.kind).record_bytes
             if not record.is_anchor:
                 pages.add(item.node)
         if not items:
@@ -102,16 +103,18 @@ class DiskWrites:
         locked = [node for node in {item.node: None for item in items} if node not in parents]
         for node in locked:
             self._kv.tree.lock(node)
-        self.batch = Batch(items, records, locked)
+        self.batch = Batch(shelves, items, records, locked)
         return self.batch
 
     def answered(self, done: int, now: int, changes: list[Change]) -> None:
         """End the batch, of which the first `done` records are on disk."""
         batch = self._end()
-        for index, (item, record) in enumerate(zip(batch.items, batch.records, strict=True) if batch else ()):
-            shelf, node = item
+        if batch is None:
+            return
+        for index, (item, record) in enumerate(zip(batch.items, batch.records, strict=True)):
+            node, shelf = item.node, batch.shelves.of(item.kind)
             if index >= done or node.hidden or self._is_gone(node):
-                self._give_back(item, record.slot)
+                self._give_back(shelf, node, record.slot)
                 node.disk_digest = b""
                 continue
             parent = b"" if node.parent is None or record.is_anchor else node.parent.disk_digest
@@ -121,8 +124,9 @@ class DiskWrites:
     def workers_died(self) -> None:
         """Forget the batch and all that was offered: the pages are lost."""
         batch = self._end()
-        for item, record in zip(batch.items, batch.records, strict=True) if batch else ():
-            self._give_back(item, record.slot)
+        if batch is not None:
+            for item, record in zip(batch.items, batch.records, strict=True):
+                self._give_back(batch.shelves.of(item.kind), item.node, record.slot)
         self._queue.clear()
 
     def stop(self) -> None:
@@ -132,47 +136,52 @@ class DiskWrites:
     def _end(self) -> Batch | None:
         batch, self.batch = self.batch, None
         for item in batch.items if batch else ():
-            if item.shelf is not self._shelves.pages:
+            if item.kind == "anchors":
                 self._anchors.unpin(item.node)
         for node in batch.locked if batch else ():
             self._kv.tree.unlock(node)
         return batch
 
-    def _is_wanted(self, item: Item, pages: Set[Node]) -> bool:
+    def _is_wanted(self, item: Item, pages: Set[Node], shelves: Shelves) -> bool:
         """Return whether a record is to be written after the `pages` of the batch."""
-        node, parent, on_disk = item.node, item.node.parent, self._shelves.pages
+        node, parent, on_disk = item.node, item.node.parent, shelves.pages
         if parent is None or node.hidden or parent.children.get(node.key) is not node:
             return False  # it was evicted
-        if self._is_gone(node):
-            return False
-        if item.shelf.has(node.disk_digest):
+        if not node.disk_digest or self._is_gone(node):
+            return False  # it is to be offered again, or never
+        if item.kind == "pages" and node in pages:
+            return False  # it was offered again before its turn
+        if shelves.of(item.kind).has(node.disk_digest):
             self._on_disk(node)
             return False
-        if item.shelf is not on_disk:
+        if item.kind == "anchors":
             return node in pages or on_disk.has(node.disk_digest)
         if parent.parent is None or parent in pages or on_disk.has(parent.disk_digest):
             return True
-        node.disk_digest = b""  # its path is to be offered again, from the node that is missing
+        step = node
+        while step.parent is not None and not on_disk.has(step.disk_digest):
+            step.disk_digest = b""  # to be offered again: a node of the path was evicted from the disk, or not written
+            step = step.parent
         return False
 
-    def _give_back(self, item: Item, slot: int) -> None:
+    def _give_back(self, shelf: Shelf, node: Node, slot: int) -> None:
         """Take back a slot that may have a record which does not count."""
-        if self._is_gone(item.node):
-            item.shelf.to_erase.append(slot)
+        if self._is_gone(node):
+            shelf.to_erase.append(slot)
         else:
-            item.shelf.directory.give_back(slot)
+            shelf.directory.give_back(slot)
 
     def _is_gone(self, node: Node) -> bool:
         """Return whether the keys of a node's cache group were removed; its last requests may still run."""
         return self.groups is not None and node.scope.group not in self.groups
 
-    def _record(self, item: Item, changes: list[Change]) -> DiskRecord | None:
+    def _record(self, item: Item, shelf: Shelf, changes: list[Change]) -> DiskRecord | None:
         """Return the record of an item, with a slot; None where there is nothing to write, or no slot."""
-        node, is_page = item.node, item.shelf is self._shelves.pages
+        node, is_page = item.node, item.kind == "pages"
         holding = None if is_page else self._anchors.pin(node)
         if not is_page and holding is None:
             return None
-        slot = item.shelf.take_slot(changes)
+        slot = shelf.take_slot(changes)
         if slot is None:
             if not is_page:
                 self._anchors.unpin(node)

@@ -147,6 +147,7 @@ def test_content_counts_and_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     hashed.clear()
     assert contents_digest(files, folder) == contents_digest(files, folder)
     assert hashed == ["config.json", "config.json"]
-    (tmp_path / "contents.json").write_bytes(b"[")
-    assert contents_digest(copies, folder) == first
+    for damaged in (b"[", b'{"files": [[["/a", 1, 2, 3, 4], "?"]]}'):
+        (tmp_path / "contents.json").write_bytes(damaged)
+        assert contents_digest(copies, folder) == first
     os.close(folder)

@@ -124,7 +124,7 @@ async def test_a_removed_key_and_what_is_too_old_lose_their_bytes(options: Store
     server.write(*(entry_of(8 * number, number, group, NOW) for number, group in enumerate(groups)))
     server.write(entry_of(0, 9, at=1_000)._replace(digest=digest_of("old")))
     server.store.close()
-    server = Server(replace(options, groups=["", "group b"], max_age_s=10**9))
+    server = Server(replace(options, groups=lambda: {"", "group b"}, max_age_s=10**9))
     found = await server.load()
     assert {(entry.slot, entry.group) for entry in nodes(found.pages)} == {(0, ""), (2, "group b"), (4, "")}
     assert server.records() == server.records(1) == {0, 2, 4}
@@ -151,6 +151,27 @@ async def test_a_key_that_is_removed_while_the_server_runs_loses_its_bytes_after
     again = Server(options)
     assert {entry.slot for entry in nodes((await again.load()).pages)} == {0, 2, 4}
     assert not (server.problems or again.problems)
+    again.store.close()
+
+
+async def test_while_it_serves_prefixes_become_too_old(options: StoreOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numaserve.server.kv_disk.upkeep._LOOK_S", 0.01)
+    server = Server(replace(options, max_age_s=3600))
+    found = await server.load()
+    now = server.store.now()
+    for entry in (entry_of(0, at=now - 3700), entry_of(1, at=now - 3700), entry_of(16, 9, at=now)):
+        taken = found.pages.take_slot()
+        assert taken is not None
+        found.pages.add(entry._replace(slot=taken[0]))
+    server.write(*found.pages.entries())
+    await eventually(lambda: len(found.pages) == 1)
+    await eventually(lambda: server.records() == server.records(1) == {2})
+    # All slots are free again, but the one in use.
+    slots: set[tuple[int, bytes | None] | None] = set()
+    await eventually(lambda: slots.add(found.pages.take_slot()) or slots >= {(0, None), (1, None)})
+    server.store.close()
+    again = Server(options)
+    assert {entry.slot for entry in (await again.load()).pages.entries()} == {2}
     again.store.close()
 
 

@@ -11,7 +11,7 @@ assigned by the front end and are the same on every rank.
 from numaserve.workers.interface.capacity import PAGE_SIZE
 from numaserve.workers.interface.protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter, LoraAdapter
 from numaserve.workers.interface.protocol.disk import (
-    CancelRead,
+    CancelMove,
     DiskProblem,
     DiskReady,
     DiskRecord,
@@ -74,7 +74,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "TO_BE_DRAFTED",
     "AdapterLoaded",
-    "CancelRead",
+    "CancelMove",
     "Ceilings",
     "DiskProblem",
     "DiskReady",

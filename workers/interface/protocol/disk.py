@@ -12,9 +12,9 @@ records of each file, and the same number means the same prefix on every rank.
 | rank | reads, checks, copies to the pages, answers | likewise: plans that were sent before have run |
 | front end | gives the pages to the radix tree | all ranks have answered: as many as every rank has |
 
-A rank copies to pages of a `ReadRecords` until it has answered, and never after: `CancelRead` asks it to answer at
-once. So the front end may give the pages to others when it has the answers, even if the disk hangs. A page that is
-written is full and locked, hence nobody writes to it, and the copy need not be ordered against plans.
+A rank copies from and to pages until it has answered, and never after: `CancelMove` asks it to answer at once. So the
+front end may give the pages to others when it has the answers, even if the disk hangs. A page that is written is full
+and locked, hence nobody writes to it, and the copy need not be ordered against plans.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ReadRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     records: list[DiskRecord]
 
 
-class CancelRead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cancel_read"):
-    """Asks a rank to answer `ReadRecords` now. Without effect where the answer has been sent."""
+class CancelMove(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cancel_move"):
+    """Asks a rank to answer `WriteRecords` or `ReadRecords` now. Without effect where the answer has been sent."""
 
     request_id: int
 

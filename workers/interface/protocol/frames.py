@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 from numaserve.workers.interface.protocol.adapters import AdapterLoaded, LoadAdapter
-from numaserve.workers.interface.protocol.disk import CancelRead, DiskReady, ReadRecords, RecordsMoved, WriteRecords
+from numaserve.workers.interface.protocol.disk import CancelMove, DiskReady, ReadRecords, RecordsMoved, WriteRecords
 from numaserve.workers.interface.protocol.launches import Failure, Launch, LoadProgress, Ready, Shutdown, WorkerStats
 from numaserve.workers.interface.protocol.profiles import ProfileRequest, RankProfile
 from numaserve.workers.interface.protocol.steps import StepPlan, StepResult
@@ -18,7 +18,7 @@ class ProtocolError(ValueError):
     """A frame that is not a message of this protocol version."""
 
 
-ToDisk = WriteRecords | ReadRecords | CancelRead
+ToDisk = WriteRecords | ReadRecords | CancelMove
 FromDisk = RecordsMoved | DiskReady
 ToWorker = Launch | StepPlan | ProfileRequest | LoadAdapter | ToDisk | Shutdown
 FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | AdapterLoaded | FromDisk | Failure

@@ -39,3 +39,16 @@ def test_the_pages_of_a_sequence_at_any_position_are_enough(window: Window, draf
     prompt = [layout.pages_of(n + 512) - window.first_page(n) for n in range(20_000)]
     assert max(held) <= window.least_pages(1, 0, drafts)
     assert max(prompt) <= window.least_pages(1, 512, drafts)
+
+
+@pytest.mark.parametrize("window", [Window(1), Window(128), Window(2047), Window(4096)], ids=str)
+def test_a_tail_has_as_many_pages_as_the_worst_position_needs(window: Window) -> None:
+    layout = PageLayout()
+    ends = range(0, 20_000, layout.page_size)
+    assert window.tail_pages() == max(layout.pages_of(end) - window.first_page(end) for end in ends)
+
+
+def test_a_chunk_needs_no_longer_tail_than_a_window() -> None:
+    layout, window = PageLayout(), Window(8192, aligned=True)
+    ends = range(0, 20_000, layout.page_size)
+    assert window.tail_pages() >= max(layout.pages_of(end) - window.first_page(end) for end in ends)

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
-#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make demo-images    make demo-lora    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
+#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make demo-images    make demo-lora    make demo-kv-disk    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock    make wheel    make test-wheel [SERVICE_WHEEL=...]    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container [SERVICE_WHEEL=...]    make test-container    make test-kubernetes
 #   make release-notes VERSION=...    make container-archive [SERVICE_WHEEL=...]    make checksums
 
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real demo-images demo-lora chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
+.PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real demo-images demo-lora demo-kv-disk chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
 	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container container-archive test-container test-kubernetes release-notes checksums check columns pair symbols clean
 .DELETE_ON_ERROR:
 
@@ -115,6 +115,10 @@ demo-images: install $(STAMPS)/test $(STAMPS)/demo
 # Two adapters that PEFT trains on the demo model, and sixteen streams of both and of the base; see build/demo-lora.
 demo-lora: install $(STAMPS)/test $(STAMPS)/demo $(STAMPS)/lora
 	$(BIN)/python -m tests.demo_lora
+
+# A long prompt, SIGKILL of the server, and the same prompt from disk; see build/demo-kv-disk.
+demo-kv-disk: install $(STAMPS)/test
+	$(BIN)/python -m tests.demo_kv_disk
 
 # Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
 SECONDS ?= 30

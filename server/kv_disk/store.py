@@ -138,7 +138,10 @@ class Store:
         self._stopping.set()
         if self._writer is not None and not self._writer.close(_CLOSE_S):
             _log.warning("disk tier: the index was not written within %.0f s", _CLOSE_S)
-        elif self._loading is None or not self._loading.is_alive():
+            return
+        if self._loading is not None:
+            self._loading.join(_CLOSE_S)  # its last steps follow the result
+        if self._loading is None or not self._loading.is_alive():
             self._folder.close()
         # Otherwise a thread uses the folder until the process ends, which gives the lock back.
 

@@ -84,5 +84,5 @@ class Staging:
     def of(self, nbytes: int) -> memoryview:
         """Return memory of `nbytes`, which holds anything. Raises `OSError`."""
         if nbytes > len(self._memory):
-            self._memory = memoryview(mmap.mmap(-1, nbytes))
+            self._memory = memoryview(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return self._memory[:nbytes]

@@ -147,10 +147,8 @@ class DiskWrites:
         node, parent, on_disk = item.node, item.node.parent, shelves.pages
         if parent is None or node.hidden or parent.children.get(node.key) is not node:
             return False  # it was evicted
-        if not node.disk_digest or self._is_gone(node):
-            return False  # it is to be offered again, or never
-        if item.kind == "pages" and node in pages:
-            return False  # it was offered again before its turn
+        if not node.disk_digest or self._is_gone(node) or (item.kind == "pages" and node in pages):
+            return False  # it is to be offered again, or never, or was before its turn
         if shelves.of(item.kind).has(node.disk_digest):
             self._on_disk(node)
             return False

@@ -41,7 +41,7 @@ Bits copied_bits(const bf16* from, int64_t values, std::initializer_list<size_t>
 
 // Returns ranks, scales, and copies of A and B of the adapter in a place.
 nb::tuple values(const AdapterWeights& adapters, int64_t place) {
-  if (place < 0 || place >= adapters.places()) throw std::invalid_argument("there is no such place of an adapter");
+  adapters.require_place(place);
   const AdapterTable table = adapters.table();
   const int32_t* ranks = table.ranks + place * table.parts;
   const float* scales = table.scales + place * table.parts;
@@ -67,9 +67,7 @@ void bind_adapters(nb::module_& m) {
       .def("clear", &AdapterWeights::clear, nb::arg("place"))
       .def_prop_ro("places", &AdapterWeights::places)
       .def_prop_ro("rank", &AdapterWeights::rank)
-      .def_prop_ro("parts", &AdapterWeights::parts)
-      .def_prop_ro("nbytes", &AdapterWeights::bytes)
-      .def_prop_ro("address", [](const AdapterWeights& self) { return reinterpret_cast<uintptr_t>(self.table().a); });
+      .def_prop_ro("parts", &AdapterWeights::parts);
 }
 
 }  // namespace numaserve

@@ -29,7 +29,11 @@ class Description(Protocol):
 
     @property
     def rank(self) -> int:
-        """The rank of the adapter's matrices."""
+        """The largest rank of the adapter's matrices."""
+
+    @property
+    def mean_rank(self) -> float:
+        """See `Adapter`."""
 
     @property
     def matrices(self) -> int:
@@ -199,7 +203,9 @@ class Adapters:
         _log.info("unloaded the LoRA adapter %s", name)
 
     def _made(self, name: str, path: Path, place: Place, found: Description, matrices: int) -> Adapter:
-        return Adapter(name, str(path), place.number, next(self._ids), found.digest, found.rank, matrices)
+        return Adapter(
+            name, str(path), place.number, next(self._ids), found.digest, found.rank, found.mean_rank, matrices
+        )
 
     async def _outlasting(self, work: Coroutine[object, object, T]) -> T:
         """Return the result of `work`, which continues when the caller is cancelled."""

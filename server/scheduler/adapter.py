@@ -16,5 +16,6 @@ class Adapter:
     number: int  # of its place on every rank
     load_id: int  # counts the loads of this server
     digest: str  # SHA-256 of its files, in hexadecimal digits
-    rank: int
+    rank: int  # the largest one of its matrices
+    mean_rank: float  # of all matrices that adapters can update, weighted by their rows and columns
     matrices: int  # of the model that it changes

@@ -218,7 +218,7 @@ class StepBuilder:
         )
         self.in_flight.drafts += drafts
         self.in_flight.entries.append(Entry(seq, end, sample, logprob_rows, pool, drafts, draft))
-        self._work.add(start, end - start, logprob_rows + sample + drafts)
+        self._work.add(start, end - start, logprob_rows + sample + drafts, adapter=request.adapter)
         if sample and request.sampling.masked:
             self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, tuple(draft.tokens)))
         at.planned(length, drafts, read, sample, logprob_rows)

@@ -60,7 +60,7 @@ class StepTime:
         """Return the time of the step with a page of a prompt from `start` on, and with the run of the tower there."""
         length = min(self._page_size, len(seq.tokens) - start)
         run_s = self._tower.seconds(seq, start, start + 1) if self._tower is not None else 0.0
-        return self._costs.predict(self._work.terms(start, length, 1)) + run_s
+        return self._costs.predict(self._work.terms(start, length, 1, adapter=seq.request.adapter)) + run_s
 
     def fitting(self, seq: Sequence, length: int, limit_s: float) -> int:
         """Return the longest chunk of a sequence's next `length` positions with which the step takes at most `limit_s`
@@ -121,7 +121,8 @@ class StepTime:
     def _seconds(self, seq: Sequence, length: int) -> float:
         """Return the time of the step with `length` positions of `seq`, and without the tower."""
         rows = length if seq.request.prompt_logprobs else 1
-        seconds = self._costs.predict(self._work.terms(seq.position.computed, length, rows))
+        terms = self._work.terms(seq.position.computed, length, rows, adapter=seq.request.adapter)
+        seconds = self._costs.predict(terms)
         if self._draft_costs is None:
             return seconds
         return seconds + self._draft_costs.predict(self._draft_costs.begin().terms(seq.position.computed, length))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as ListOf
 from typing import Protocol
 
+from numaserve.server.costs.cost_table import LowRank
 from numaserve.workers.interface.protocol import SamplingParams
 
 
@@ -60,6 +61,10 @@ class DecodeRequest(Protocol):
     @property
     def scope(self) -> Scope:
         """The scope of the texts that the sequence may draft from."""
+
+    @property
+    def adapter(self) -> LowRank | None:
+        """The adapter of the model, if any."""
 
     @property
     def pooling(self) -> object:

@@ -28,7 +28,7 @@ class Gain:
         self._kept = kept
         self._work = costs.begin()
         for seq in decodes:
-            self._work.add(seq.position.next, 1, 1)
+            self._work.add(seq.position.next, 1, 1, adapter=seq.request.adapter)
         self._sequences = len(decodes)
         self._tokens = float(self._sequences)
         self._without = self._seconds
@@ -61,7 +61,7 @@ class Gain:
         `probability` is the chance that this draft token and all before it are accepted.
         """
         self._tokens += times * probability * self._kept
-        self._work.lengthen(seq.position.next, depth, times)
+        self._work.lengthen(seq.position.next, depth, times, adapter=seq.request.adapter)
 
     def drafting(self, seconds: float) -> None:
         """Add the time that workers take to make draft tokens before the step."""

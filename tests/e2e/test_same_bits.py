@@ -15,6 +15,7 @@ from tests.support.demo import demo_model, needs_demo
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
+    ADAPTED_MODEL,
     BATCH,
     DEMO_FEW_PAGES,
     DENSE_MODELS,
@@ -25,10 +26,12 @@ from tests.support.same_bits import (
     MXFP4_MODEL,
     QUANTIZED,
     TINY_MODELS,
+    adapted,
     demo_requests,
     few_requests,
     make_group,
     random_requests,
+    save_adapters,
     save_tiny_model,
     scheduler_config,
 )
@@ -50,6 +53,7 @@ CASES: list[Case] = [
     *((name, each, "bf16") for name in ("llama", "qwen2_moe") for each in QUANTIZED),
     ("deepseek_v3", QUANTIZED[0], "bf16"),
     (MXFP4_MODEL, AS_PUBLISHED, "bf16"),
+    (ADAPTED_MODEL, BF16_WEIGHTS, "bf16"),
     ("gemma2", BF16_WEIGHTS, "int8"),
     ("llama", BF16_WEIGHTS, "fp8_e4m3"),
 ]
@@ -61,8 +65,10 @@ CASES: list[Case] = [
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What is served, as `make_group` wants it."""
     name, formats, kv_cache_dtype = request.param
-    model = save_tiny_model(name, tmp_path_factory.mktemp(name))
-    return {"model": model, "formats": formats, "kv_cache_dtype": kv_cache_dtype}
+    folder = tmp_path_factory.mktemp(name)
+    model = save_tiny_model(name, folder / "base")
+    adapters = save_adapters(folder) if name == ADAPTED_MODEL else []
+    return {"model": model, "formats": formats, "kv_cache_dtype": kv_cache_dtype, "adapters": adapters}
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -72,7 +78,7 @@ def tp(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def subject(case: dict[str, object], isa: str, tp: int) -> Iterator[Subject]:
-    requests = random_requests()
+    requests = adapted(random_requests()) if case["adapters"] else random_requests()
     with make_group(tp=tp, isa=isa, **case) as group:
         assert group.isa == isa
         yield Subject(group, requests, one_by_one(Traffic(group, scheduler_config()), requests))

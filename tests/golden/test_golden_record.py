@@ -10,7 +10,7 @@ from tests.golden.recording import Recording, check_root, write
 from tests.support.trees import has_commit, installed_root, root_of_commit
 
 # Moved on with each change of an answer, and with each new kind of checkpoint in the record: older trees refuse it.
-REFERENCE = "87468075ee1d721b1456c8270bdb6ea8c1356248"
+REFERENCE = "7e2faa67eb23168b38b0f260cc67d82c4cd9334a"
 _SHOWN = 20
 
 

@@ -1,7 +1,9 @@
 // Random traffic on all ranks of a model, and its differences from the same requests one by one.
 #pragma once
 
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "tests/kernels/random_traffic.h"
 #include "tests/kernels/rank_threads.h"
@@ -20,6 +22,13 @@ inline std::vector<Played> play(const Model& model, int requests, uint64_t seed,
   std::vector<Played> played(static_cast<size_t>(model.world()));
   on_all_ranks(model, [&](RankProgram& rank, ring::Ring*) {
     Traffic traffic(rank, seed, calm, expected);
+    // As a thread of a rank loads adapters while steps run.
+    const std::jthread loading([&](const std::stop_token& ended) {
+      while (model.shape.adapters && !ended.stop_requested()) {
+        rank.reload_adapter();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
     Outcomes outcomes = traffic.play(requests);
     played[static_cast<size_t>(rank.rank())] = {std::move(outcomes), traffic.drafted(), traffic.accepted()};
   });

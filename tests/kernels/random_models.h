@@ -25,8 +25,9 @@ struct Shape {
   bool cuts_groups = false;    // ranks divide query heads evenly, wherever their KV heads are
   bool divided_norms = false;  // norms over all heads of queries and of keys
   bool plain_inputs = false;   // products read the residual stream, not its norm
+  bool adapters = false;       // low-rank ones, of all products but those of experts, routers and logits
   bool narrows = false;        // two more layers work on the rows of logits alone
-  int32_t experts = 0;         // of the odd layers, two for each token and a shared one; 0: none
+  int32_t experts = 0;         // of the odd layers, three for each token and a shared one; 0: none
   // The columns of a head's latents in a latent cache, before the rotated ones. kv_heads is then 1. 0: no latents.
   int32_t value_dim = 0;
   int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not

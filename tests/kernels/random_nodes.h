@@ -14,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/runtime/adapters/shrink_node.h"
 #include "kernels/runtime/exchange/reduce_node.h"
 #include "kernels/runtime/program/program.h"
 #include "kernels/runtime/recurrent/delta_node.h"
+#include "tests/kernels/random_adapters.h"
 #include "tests/kernels/random_models.h"
 
 namespace numaserve::testing {
@@ -55,6 +57,9 @@ class RandomNodes {
   const Model& model() const { return model_; }
   int rank() const { return rank_; }
   Program& program() { return program_; }
+
+  // Loads an adapter that no request names, and removes it.
+  void reload_adapter() { adapters_.reload(); }
 
   // Says whether some sequence holds a page of a page table.
   void hold_page(size_t table, int32_t page, bool held) const {
@@ -214,8 +219,20 @@ class RandomNodes {
     return out;
   }
 
-  void linear(const char* name, Place x, const PackedMatrix& weight, Place out, const float* bias = nullptr,
-              Activation activation = Activation::kNone, bool logits = false) {
+  // A product that adapters update, if the shape has some.
+  void linear(const char* name, Place x, const PackedMatrix& weight, Place out,
+              Activation activation = Activation::kNone) {
+    if (!shape_.adapters || weight.n() == 0 || weight.k() == 0) return product(name, x, weight, out, activation);
+    const AdapterWeights& adapters = adapters_.make(weight, ++tensors_);
+    const Place shrunk = rows(adapters.parts() * adapters.rank(), sizeof(float));
+    program_.add(std::make_unique<ShrinkNode>(x, shrunk, adapters));
+    product(name, x, weight, out, activation);
+    LinearNode& updated = *program_.last<LinearNode>();
+    updated.adapters = &adapters;
+    updated.shrunk = shrunk;
+  }
+  void product(const char* name, Place x, const PackedMatrix& weight, Place out,
+               Activation activation = Activation::kNone, bool logits = false) {
     const Place rows = operand(x, weight);
     auto node = std::make_unique<LinearNode>(name, rows, weight, out);
     RowsNode* before = program_.last<RowsNode>();
@@ -224,7 +241,6 @@ class RandomNodes {
       before->has_product = true;
       node->before = before;
     }
-    node->bias = bias;
     node->activation = activation;
     node->logits = logits;
     program_.add(std::move(node));
@@ -265,6 +281,7 @@ class RandomNodes {
   uint64_t tensors_ = 0;
   bool joins_before_ = false;  // whether a product right after a norm is all that reads it
   std::deque<PackedMatrix> matrices_;
+  RandomAdapters adapters_;
   std::deque<Vector> vectors_;
   Vector cos_, sin_;
 };

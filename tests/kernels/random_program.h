@@ -47,7 +47,7 @@ class RankProgram : public AttentionNodes {
   }
 
   Place mixture(Place x) {
-    constexpr int32_t kTopK = 2;
+    constexpr int32_t kTopK = 3;
     PackedMatrix& router = matrix(shape_.experts + 1, shape_.hidden, WeightFormat::kBf16);
     pack(router, shape_.experts + 1, shape_.hidden, {{0, shape_.experts + 1}}, 0, {0, 1, 0});
     std::vector<const PackedMatrix*> gate_up, down;
@@ -58,7 +58,7 @@ class RankProgram : public AttentionNodes {
     PackedMatrix &shared_gate_up = gate_up_matrix(model_.shared_format),
                  &shared_down = down_matrix(model_.shared_format);
     const Place logits = rows(router.n(), sizeof(float));
-    linear("moe_router", x, router, logits);
+    product("moe_router", x, router, logits);
 
     // Tiles of the last expert's rows may end after them.
     const int64_t routed = model_.limits.max_step_tokens * kTopK + kTileN - 1,
@@ -109,7 +109,7 @@ class RankProgram : public AttentionNodes {
     PackedMatrix& gate_up = gate_up_matrix(model_.format);
     const Place middle = rows(inner_columns(), sizeof(bf16));
     joins_before_ = true;
-    linear("gate_up", x, gate_up, middle, nullptr, shape_.extras ? Activation::kGeluTanh : Activation::kSilu);
+    linear("gate_up", x, gate_up, middle, shape_.extras ? Activation::kGeluTanh : Activation::kSilu);
     joins_before_ = false;
     PackedMatrix& down = down_matrix(model_.format);
     const Place part = partial();
@@ -146,7 +146,7 @@ class RankProgram : public AttentionNodes {
       program_.add(std::make_unique<GatherNode>(x, gathered));
     }
     const Place logits = collective(logit_rows, head.n());
-    linear("lm_head", gathered, head, logits, nullptr, Activation::kNone, true);
+    product("lm_head", gathered, head, logits, Activation::kNone, true);
     std::vector<int64_t> bounds{0};
     for (int rank = 0; rank < model_.world(); ++rank)
       bounds.push_back(part_of(shape_.vocabulary, model_, rank, kTileN).end);
@@ -158,6 +158,7 @@ class RankProgram : public AttentionNodes {
     cos_ = random_values(model_.context() * half, 1000, 1.0f);
     sin_ = random_values(model_.context() * half, 2000, 1.0f);
     program_.step().limit_positions(model_.context());
+    if (shape_.adapters) program_.step().allow_adapters(RandomAdapters::kNamed);
     PackedMatrix& embedding = matrix(vocab_.end - vocab_.begin, shape_.hidden, WeightFormat::kBf16);
     pack(embedding, shape_.vocabulary, shape_.hidden, {vocab_}, 0, {0, 1, 0});
     const Place residual = rows(shape_.hidden, sizeof(float)), embedded = partial();

@@ -55,6 +55,7 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
   if (one_in(3)) s.bias_ids = {any_token()}, s.bias_values = {1.5f};
   if (one_in(3)) s.suppress = {any_token()}, s.min_position = static_cast<int32_t>(request.prompt.size()) + 3;
   s.masked = one_in(2);
+  if (model.shape.adapters) s.declared.adapter = static_cast<int32_t>(pick(random, 0, RandomAdapters::kNamed));
   request.pooled = model.shape.pools && (!model.shape.samples || one_in(3));
   if (request.pooled) request.prompt_logprobs = false;
   return request;

@@ -39,8 +39,8 @@ class Models {
 
 // Shapes at the edges: head sizes that are no multiple of a tile, contexts cut into blocks, sliding windows, ranks
 // and window tables, ranks without heads or vocabulary, rows of experts that fill whole tiles, ranks with threads
-// beyond the ring's lanes, sums so large that they are shared and overlap products, of one block of rows and of two;
-// programs that sample, that pool, that do both.
+// beyond the ring's lanes, products with adapters, sums so large that they are shared and overlap products, of one
+// block of rows and of two; programs that sample, that pool, that do both.
 inline std::vector<Model> edge_models(const KernelTable& table) {
   Models list(table);
   list.add({.q_heads = 6,
@@ -51,6 +51,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .vocabulary = 131,
             .layers = 2,
             .extras = true,
+            .adapters = true,
             .experts = 5,
             .pools = true},
            {2, 2}, 64, 20, WeightFormat::kInt8);
@@ -61,6 +62,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .intermediate = 100,
             .vocabulary = 131,
             .layers = 2,
+            .adapters = true,
             .experts = 20},
            {3}, 70, 20, WeightFormat::kInt4);
   list.add({.q_heads = 4,
@@ -75,6 +77,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .narrow_dim = 40,
             .softcap = 5.0f,
             .extras = true,
+            .adapters = true,
             .experts = 3},
            {3, 2}, 48, 20, WeightFormat::kBf16, KvDtype::kInt8);
   list.add({.q_heads = 6,
@@ -104,6 +107,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .vocabulary = 64,
             .layers = 1,
             .extras = true,
+            .adapters = true,
             .pools = true},
            {2, 2, 2}, 160, 10);
   list.add({.q_heads = 4,
@@ -113,6 +117,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .intermediate = 160,
             .vocabulary = 64,
             .layers = 2,
+            .adapters = true,
             .experts = 3},
            {2, 1, 3, 1, 1}, 300, 12, WeightFormat::kInt8);
   // Latents: a rank without heads; sequences that ranks divide from 100 and from 1 token on, more of them than fit a
@@ -124,6 +129,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .intermediate = 132,
             .vocabulary = 131,
             .layers = 2,
+            .adapters = true,
             .experts = 5,
             .value_dim = 64},
            {2, 1, 3}, 70, 20, WeightFormat::kInt8);
@@ -134,6 +140,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .intermediate = 96,
             .vocabulary = 131,
             .layers = 2,
+            .adapters = true,
             .value_dim = 96,
             .divided_from = 100,
             .pools = true},
@@ -217,6 +224,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .window = 40,
             .window_pages = 21,
             .extras = true,
+            .adapters = true,
             .narrows = true,
             .experts = 3},
            {2, 3}, 64, 20);
@@ -242,6 +250,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
               .intermediate = 100,
               .vocabulary = 131,
               .layers = 3,
+              .adapters = rule == StateRule::kStateSpace,
               .delta_keys = keys,
               .delta_values = keys * keys,
               .rule = rule},
@@ -259,9 +268,15 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .pools = true},
            {3}, 70, 20, WeightFormat::kInt8);
   // Parts of k for every thread.
-  list.add(
-      {.q_heads = 2, .kv_heads = 1, .head_dim = 16, .hidden = 2112, .intermediate = 64, .vocabulary = 40, .layers = 1},
-      {3}, 20, 10);
+  list.add({.q_heads = 2,
+            .kv_heads = 1,
+            .head_dim = 16,
+            .hidden = 2112,
+            .intermediate = 64,
+            .vocabulary = 40,
+            .layers = 1,
+            .adapters = true},
+           {3}, 20, 10);
   return list.all;
 }
 

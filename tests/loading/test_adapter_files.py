@@ -49,10 +49,20 @@ def scales(folder: Path, config: ModelConfig) -> dict[str, float]:
 def test_an_adapter_is_described(adapter: RandomAdapter, config: ModelConfig, tmp_path: Path) -> None:
     found = describe_adapter(adapter.save(tmp_path / "a"), config, SETTINGS)
     assert (found.rank, found.matrices) == (4, 14)
+    assert found.mean_rank == 4
     assert found.nbytes == (tmp_path / "a" / WEIGHTS).stat().st_size
     assert found.digest == describe_adapter(adapter.save(tmp_path / "b"), config, SETTINGS).digest
     adapter.save(tmp_path / "b", lora_alpha=9)
     assert found.digest != describe_adapter(tmp_path / "b", config, SETTINGS).digest
+
+
+def test_the_mean_rank_counts_the_values_of_an_adapter(
+    model: hf.PreTrainedModel, adapter: RandomAdapter, config: ModelConfig, tmp_path: Path
+) -> None:
+    some = random_adapter(model, rank=3, wanted=lambda name: name.endswith("o_proj"))
+    values = [sum(each.numel() for pair in one.matrices.values() for each in pair) for one in (some, adapter)]
+    found = describe_adapter(some.save(tmp_path), config, SETTINGS)
+    assert found.mean_rank == pytest.approx(values[0] / (values[1] / adapter.rank))
 
 
 def test_scales_and_ranks_follow_the_patterns_as_in_peft(

@@ -205,7 +205,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         adapters=adapters,
         refused_adapters=adapted.choice((0.0, 0.2)) if faulty else 0.0,
         disk_slots=disk_slots,
-        disk_s=disk.choice((0.001, 0.02, 0.5)),
+        disk_s=disk.choice((0.001, 0.02, 0.5, 4.0)),
         disk_bytes_per_s=disk.choice((1e5, 1e6, 1e9)),
         disk_faults=disk.choice((0.0, 0.1, 0.5)) if faulty else 0.0,
         disk_hangs=disk.choice((0.0, 0.0, 0.1)) if faulty else 0.0,

@@ -96,6 +96,7 @@ class Described:
 
     path: Path
     rank: int = 8
+    mean_rank: float = 8.0
     matrices: int = 4
 
     @property

@@ -20,6 +20,7 @@ class Described:
 
     digest: str
     rank: int = 8
+    mean_rank: float = 8.0
     matrices: int = 4
 
 

@@ -2,12 +2,14 @@
 
 import functools
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import transformers as hf
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.interface.protocol import SamplingParams, WeightsCache
@@ -15,6 +17,7 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormat, Wei
 
 from tests.support import checkpoints, gemma4
 from tests.support.demo import ALICE
+from tests.support.lora import random_adapter
 from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.published_checkpoints import save_kimi, small_kimi
 from tests.support.published_mxfp4 import save_mxfp4
@@ -229,6 +232,7 @@ EXPERT_MODELS = (
 )
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 KIMI_MODEL = "kimi_k25-int4"  # likewise
+ADAPTED_MODEL = "llama-lora"  # with two adapters; see `adapted`
 QUANTIZED = [
     *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),
     WeightFormats("int4", "int8_group", "bf16"),
@@ -264,10 +268,25 @@ def _tiny_checkpoint(name: str) -> dict[str, bytes]:
     if name == KIMI_MODEL:
         model = small_kimi(max_position_embeddings=CONTEXT)
     else:
-        model = tiny_model(name.removesuffix("-mxfp4"))
+        model = tiny_model(name.removesuffix("-mxfp4").removesuffix("-lora"))
     with tempfile.TemporaryDirectory() as folder:
         save = {MXFP4_MODEL: save_mxfp4, KIMI_MODEL: save_kimi}.get(name, checkpoints.save)
         return {file.name: file.read_bytes() for file in save(model, Path(folder)).iterdir()}
+
+
+def save_adapters(folder: Path) -> list[Path]:
+    """Write the adapters of `ADAPTED_MODEL`: one of all matrices, and one of some with a rank of its own."""
+    model = tiny_model("llama")
+    return [
+        random_adapter(model, rank=8, seed=1).save(folder / "all"),
+        random_adapter(model, rank=3, seed=2, wanted=lambda each: not each.endswith("o_proj")).save(folder / "some"),
+    ]
+
+
+def adapted(requests: Sequence[Request]) -> list[Request]:
+    """Return the same requests, alternately without an adapter and with each of those that `save_adapters` writes."""
+    adapters = [None, *(Adapter(name, name, number, number, name, 8, 8.0, 14) for number, name in enumerate("ab", 1))]
+    return [replace(request, adapter=adapters[index % 3]) for index, request in enumerate(requests)]
 
 
 def scheduler_config(**changes: Any) -> SchedulerConfig:

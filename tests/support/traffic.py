@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.scheduler.request import Pooling
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -24,6 +25,7 @@ class Request:
     prompt_logprobs: bool = False
     pool: bool = False
     images: tuple[PlacedTile, ...] = ()
+    adapter: Adapter | None = None
 
 
 @dataclass
@@ -78,6 +80,7 @@ class Traffic:
                     prompt_logprobs=request.prompt_logprobs,
                     pooling=Pooling() if request.pool else None,
                     images=request.images,
+                    adapter=request.adapter,
                 )
             )
         while self.scheduler.running or self.scheduler.waiting:

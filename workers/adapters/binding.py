@@ -41,7 +41,7 @@ def bind(files: AdapterFiles, config: ModelConfig, max_rank: int) -> Binding:
     """
     declared = _declared_for(files, config)
     names = {name: source for source, name in _named(files, declared)}
-    pairs = list(zip(_matrices(config.decoder), _matrices(declared.decoder), strict=True))
+    pairs = list(zip(config.decoder.matrices, declared.decoder.matrices, strict=True))
     adapted = {source for _, each in pairs if each.takes_adapters for source in each.sources}
     found: dict[Source, LowRank] = {}
     for name, update in files.updates.items():
@@ -103,12 +103,6 @@ def _declared_for(files: AdapterFiles, config: ModelConfig) -> ModelConfig:
     return replace(config, decoder=config.decoder.in_gguf(form.pairs, present))
 
 
-def _matrices(decoder: Decoder) -> list[MatrixParameter]:
-    """All matrices of the blocks."""
-    parameters = (parameter for block in decoder.blocks for parameter in block.parameters())
-    return [each for each in parameters if isinstance(each, MatrixParameter)]
-
-
 def _named(files: AdapterFiles, config: ModelConfig) -> Iterator[tuple[Source, str]]:
     """Yield all matrices of a model with the names that adapters may have for them."""
     if files.kind == "gguf":
@@ -130,7 +124,7 @@ def _sources(decoder: Decoder) -> list[Source]:
 def _reason(source: Source | None, declared: ModelConfig) -> str:
     """The reason why what an adapter updates is refused."""
     if source is None:
-        example = next(each for each in _matrices(declared.decoder) if each.takes_adapters).sources[0]
+        example = next(each for each in declared.decoder.matrices if each.takes_adapters).sources[0]
         return (
             f"is not a matrix of this model, {declared.architecture}, that adapters can update, such as {example.name};"
             " check that the adapter is for this base model, and leave vision towers out of target_modules"

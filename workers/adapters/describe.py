@@ -16,6 +16,7 @@ class AdapterDescription:
     """An adapter that can be loaded."""
 
     rank: int  # the largest one of its matrices
+    mean_rank: float  # of all matrices that adapters can update, weighted by their rows and columns
     matrices: int  # of the checkpoint, that it updates
     digest: str  # SHA-256 of its files, in hexadecimal digits
     nbytes: int  # of its weights
@@ -27,11 +28,13 @@ def describe_adapter(path: Path, config: ModelConfig, settings: ModelSettings) -
     Raises `OperatorError` for an adapter that cannot be applied whole to the model with these settings.
     """
     with open_adapter(path, config, settings) as adapter:
-        for update in adapter.files.updates.values():
+        updates = adapter.files.updates.values()
+        for update in updates:
             bits_of(update.a, adapter.files.where)
             bits_of(update.b, adapter.files.where)
         return AdapterDescription(
-            rank=max(update.rank for update in adapter.files.updates.values()),
+            rank=max(update.rank for update in updates),
+            mean_rank=sum(update.rank * update.lines for update in updates) / config.decoder.adapted_lines,
             matrices=count_matrices(adapter.binding),
             digest=adapter.files.digest,
             nbytes=adapter.files.nbytes,

@@ -24,6 +24,11 @@ class LowRank:
         """The rank of the update."""
         return self.a.shape[0]
 
+    @property
+    def lines(self) -> int:
+        """The number of rows and columns of the matrix."""
+        return self.a.shape[1] + self.b.shape[0]
+
 
 @dataclass(frozen=True)
 class AdapterFiles:

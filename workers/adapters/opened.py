@@ -73,5 +73,4 @@ def bits_of(tensor: RawTensor, where: str) -> Bits:
 
 def _limit(config: ModelConfig, max_rank: int) -> int:
     """The most bytes of the weights of an adapter: in fp32, of the largest rank, for each matrix."""
-    sources = {source for each in config.decoder.adapted for source in each.sources}
-    return _HEADER_BYTES + _FP32 * max_rank * sum(sum(source.shape) for source in sources)
+    return _HEADER_BYTES + _FP32 * max_rank * config.decoder.adapted_lines

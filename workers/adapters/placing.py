@@ -67,9 +67,9 @@ def _values(
 
 def _columns(values: Bits, part: RankPart, parameter: MatrixParameter) -> Bits:
     """The columns that a rank has, of all columns of an A."""
-    units = part.gathered(parameter.columns)
-    if units is not None and parameter.columns is not None:
-        return Gather(units, parameter.columns.width).of(values)
+    gather = Gather.for_rank(part, parameter.columns)
+    if gather is not None:
+        return gather.of(values)
     chosen = part.columns(parameter)
     return values[:, chosen.start : chosen.stop]
 

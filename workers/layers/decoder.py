@@ -118,10 +118,22 @@ class Decoder(Layer):
         return numbered(self.caches, part)
 
     @cached_property
+    def matrices(self) -> tuple[MatrixParameter, ...]:
+        """The matrices of its blocks, in order."""
+        parameters = (parameter for block in self.blocks for parameter in block.parameters())
+        return tuple(each for each in parameters if isinstance(each, MatrixParameter))
+
+    @cached_property
     def adapted(self) -> frozenset[MatrixParameter]:
         """The matrices of its blocks that low-rank adapters can update."""
-        parameters = (parameter for block in self.blocks for parameter in block.parameters())
-        return frozenset(each for each in parameters if isinstance(each, MatrixParameter) and each.takes_adapters)
+        return frozenset(each for each in self.matrices if each.takes_adapters)
+
+    @property
+    def adapted_lines(self) -> int:
+        """The number of rows and columns of these matrices, as the checkpoint has them: values of an adapter of rank
+        1."""
+        sources = {source for each in self.adapted for source in each.sources}
+        return sum(sum(source.shape) for source in sources)
 
     @property
     def windows(self) -> list[Window]:

@@ -21,6 +21,17 @@ FP32, BF16, INT8 = 4, 2, 1  # bytes
 # "recurrent": it reads and writes the states of sequences, and multiplies with them in fp32.
 Kind = Literal["gemm", "experts", "attention", "latent", "recurrent", "rows", "sample", "exchange"]
 
+_SUMMED = (
+    "weight_bytes",
+    "row_flops",
+    "expert_bytes",
+    "position_bytes",
+    "pair_flops",
+    "sequence_bytes",
+    "adapter_bytes",
+    "adapter_flops",
+)
+
 
 @dataclass(frozen=True)
 class StepWork:
@@ -136,8 +147,7 @@ def of_whole(terms: Iterable[OperationTerms], tokens: int) -> list[OperationTerm
 
 
 def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
-    summed = ("weight_bytes", "row_flops", "expert_bytes", "position_bytes", "pair_flops", "sequence_bytes")
-    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in summed})
+    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in _SUMMED})
 
 
 def of_logit_rows(cost: OperationCost) -> OperationCost:

@@ -8,7 +8,7 @@ import numpy as np
 from numaserve.kernels import AdapterWeights, PackedMatrix, Team, Vector
 from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.packed_rows import in_panels, padded
-from numaserve.workers.layers.parameters import MatrixParameter, Part, Split, VectorParameter
+from numaserve.workers.layers.parameters import MatrixParameter, Part, VectorParameter
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import MATRIX_PAD, Matrix
@@ -82,7 +82,7 @@ class _Loader:
         return packed
 
     def _pack_rows(self, packer: Packer, parameter: MatrixParameter, unit: int, packed: PackedMatrix) -> None:
-        gather = self._gather(parameter.columns)
+        gather = Gather.for_rank(self.part, parameter.columns)
         first_col, row = 0 if gather else self.part.columns(parameter).start, 0
         in_panels = parameter.layout == "panels"
         for index, part in enumerate(parameter.parts):
@@ -93,10 +93,6 @@ class _Loader:
             name, shape = self.names.of(source, unit), _matrix_shape(part)
             packer.pack(packed, name, rows, place, stored=stored, shape=shape, gather=gather)
             row += len(rows)
-
-    def _gather(self, split: Split | None) -> Gather | None:
-        units = self.part.gathered(split)
-        return None if split is None or units is None else Gather(units, split.width)
 
     def _pack_turned(self, packer: Packer, parameter: MatrixParameter, unit: int, packed: PackedMatrix) -> None:
         (part,) = parameter.parts

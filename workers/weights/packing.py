@@ -1,5 +1,7 @@
 """Copies rows of a checkpoint's tensors into packed matrices: unchanged, decoded, or as codes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
@@ -9,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.layers.parameters import Split
+from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
@@ -40,6 +44,12 @@ class Gather:
 
     units: Rows
     width: int
+
+    @classmethod
+    def for_rank(cls, part: RankPart, split: Split | None) -> Gather | None:
+        """Return the order of a rank's columns; None where they are one range."""
+        units = part.gathered(split)
+        return None if split is None or units is None else cls(units, split.width)
 
     def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chosen columns of [rows, columns]."""

@@ -23,7 +23,7 @@ AdapterWeights::AdapterWeights(int64_t places, int64_t rank, int64_t parts, int6
   first_blocks_.push_back(static_cast<int32_t>(block_parts_.size()));
   ranks_.resize(static_cast<size_t>(places * parts));
   scales_.resize(ranks_.size());
-  memory_ = allocate_pooled(static_cast<size_t>(bytes()));
+  memory_ = allocate_pooled(static_cast<size_t>(places * (a_values() + b_values())) * sizeof(bf16));
 }
 
 void AdapterWeights::require_place(int64_t place) const {

@@ -31,6 +31,9 @@ class AdapterWeights {
   // Leaves a place without an adapter: its rows get nothing.
   void clear(int64_t place);
 
+  // Throws std::invalid_argument for a place that does not exist.
+  void require_place(int64_t place) const;
+
   AdapterTable table() const;
   int64_t places() const { return places_; }
   int64_t rank() const { return rank_; }
@@ -40,10 +43,8 @@ class AdapterWeights {
   int64_t n_panels() const { return static_cast<int64_t>(first_blocks_.size()) - 1; }
   int64_t a_values() const { return parts_ * rank_ * depth_; }  // of a place
   int64_t b_values() const { return blocks() * rank_ * kTileN; }
-  int64_t bytes() const { return places_ * (a_values() + b_values()) * static_cast<int64_t>(sizeof(bf16)); }
 
  private:
-  void require_place(int64_t place) const;
   bf16* a() const { return reinterpret_cast<bf16*>(memory_.get()); }
   bf16* b() const { return a() + places_ * a_values(); }
 

@@ -157,7 +157,7 @@ class DiskWrites:
         if parent.parent is None or parent in pages or on_disk.has(parent.disk_digest):
             return True
         step = node
-        while step.parent is not None and not on_disk.has(step.disk_digest):
+        while step.parent is not None and step not in pages and not on_disk.has(step.disk_digest):
             step.disk_digest = b""  # to be offered again: a node of the path was evicted from the disk, or not written
             step = step.parent
         return False

@@ -1,12 +1,16 @@
 """The scheduler's terms of a step are those of the operations themselves."""
 
+from dataclasses import dataclass
+
 import pytest
 from numaserve.server.costs.cost_table import CostTable
 from numaserve.workers.interface.protocol import OperationTerms, Ready, decode_from_worker, encode
-from numaserve.workers.program.cost import StepWork, merged_terms
+from numaserve.workers.program.cost import StepWork, merged_terms, of_logit_rows
+from numaserve.workers.program.handles import Adapters
+from numaserve.workers.program.ops.products import weight_cost
 from numaserve.workers.program.recording.builder import ProgramBuilder
 
-from tests.support.recorded_programs import all_programs, dense
+from tests.support.recorded_programs import MatrixShape, all_programs, dense
 
 STEPS = [
     StepWork([(0, 1)], 0),
@@ -81,3 +85,45 @@ def test_a_token_behind_others_costs_what_a_longer_chunk_would(start: int, count
     assert step.terms() == longer.terms()
     step.lengthen(start, count, times=-1)
     assert step.terms() == before
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    mean_rank: float
+
+
+def adapted(parts: int, adapters: int = 8) -> CostTable:
+    """Return the table of a product that adapters update, and of the same product for rows of logits."""
+    n, k = 48, 64
+    memory = Adapters(adapters, 16, parts, k, ((0,),) * 3) if adapters else None
+    product = weight_cost("down", "gemm", MatrixShape(n, k, adapters=memory), widened=False)
+    return CostTable.of(merged_terms([product, of_logit_rows(product)]))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_step_reads_each_adapter_once_and_multiplies_its_rows(parts: int) -> None:
+    table, wide, low = adapted(parts), Adapter(16.0), Adapter(2.5)
+    values = parts * 64 + 48  # of an adapter of rank 1
+    step, plain = table.begin(), table.begin()
+    for start, count, rows, adapter in [(0, 5, 1, wide), (9, 1, 1, None), (30, 1, 1, wide), (4, 7, 0, low)]:
+        ahead = step.terms(start, count, rows, adapter=adapter)
+        step.add(start, count, rows, adapter=adapter)
+        assert step.terms() == ahead
+        plain.add(start, count, rows)
+    more = [one - other for one, other in zip(step.terms(), plain.terms(), strict=True)]
+    read = (16 + 2.5) + 16  # of tokens, and of rows of logits
+    multiplied = (6 * 16 + 7 * 2.5) + 2 * 16
+    assert more == [0, 2 * values * read, 2 * values * multiplied, 0, 0]
+    before = step.terms()
+    step.lengthen(30, 1, adapter=wide)
+    plain.lengthen(30, 1)
+    assert step.terms()[2] - plain.terms()[2] == 2 * values * (multiplied + 2 * 16)
+    step.lengthen(30, 1, -1, adapter=wide)
+    assert step.terms() == before
+
+
+def test_memory_for_adapters_costs_nothing_in_steps_without_them() -> None:
+    steps = [adapted(1, adapters).begin() for adapters in (8, 0)]
+    for step in steps:
+        step.add(3, 4, 1)
+    assert steps[0].terms() == steps[1].terms()

@@ -354,7 +354,7 @@ class Service:
             self.draining.append(self.adapters[name])
             self.scheduler.kv.withdraw(self.adapters[name])
         self.loads += 1
-        self.adapters[name] = Adapter(name, "", self.loads, self.loads, digest, 8, 4)
+        self.adapters[name] = Adapter(name, "", self.loads, self.loads, digest, 8, 8.0, 4)
         return self.adapters[name]
 
     def forget_drained(self) -> None:

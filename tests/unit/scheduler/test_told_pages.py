@@ -104,7 +104,7 @@ def test_pages_of_an_adapter_agree_between_servers_and_collide_with_no_others() 
         return stored.digests[0]
 
     def adapter(name: str, content: str, number: int = 1) -> Adapter:
-        return Adapter(name, f"/{number}", number, number, content, 8, 4)
+        return Adapter(name, f"/{number}", number, number, content, 8, 8.0, 4)
 
     assert digest(adapter("sql", "a", 1)) == digest(adapter("sql", "a", 2))
     several = [None, adapter("sql", "a"), adapter("sql", "b"), adapter("law", "a")]
@@ -114,7 +114,7 @@ def test_pages_of_an_adapter_agree_between_servers_and_collide_with_no_others() 
 def test_pages_of_an_adapter_are_gone_when_the_next_load_has_its_name() -> None:
     log = KVEventLog("model")
     tree = RadixTree(2, log)
-    old, new = (Adapter("sql", "/", load, load, "same", 8, 4) for load in (1, 2))
+    old, new = (Adapter("sql", "/", load, load, "same", 8, 8.0, 4) for load in (1, 2))
     last = insert(tree, [(1, 2)], CacheScope(adapter=old))
     log.withdraw(old)
     tree.withdraw(old)

@@ -84,6 +84,8 @@ class OperationTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pair_flops: int = 0
     sequence_bytes: int = 0  # of a sequence's states, read and written
     window: int = 0  # positions that a token attends to, including itself; 0: all
+    adapter_bytes: int = 0  # of a LoRA adapter of rank 1; read once in a step that has a row with the adapter
+    adapter_flops: float = 0.0  # of a row with an adapter of rank 1
 
 
 class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"):

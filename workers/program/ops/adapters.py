@@ -22,5 +22,5 @@ class Shrink(Operation):
     adapters: Adapters
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """Nothing is done for sequences without an adapter."""
+        """Nothing is done for sequences without an adapter. The terms of the product have the work for the others."""
         return []

@@ -6,7 +6,7 @@ from typing import Literal
 
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
-from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
+from numaserve.workers.program.cost import BF16, Amount, Kind, OperationCost, StepWork
 from numaserve.workers.program.ops.base import (
     Accumulating,
     Adapters,
@@ -82,9 +82,18 @@ class HeadLinear(Operation):
 
 
 def weight_cost(name: str, kind: Kind, weight: Matrix, *, widened: bool, logits: bool = False) -> OperationCost:
-    """The cost of a product that reads all of `weight` where there is a row."""
+    """The cost of a product that reads all of `weight` where there is a row. Its terms include the whole update by
+    adapters, with the first half, which a `Shrink` computes."""
 
-    terms = OperationTerms(name, logits, weight_bytes=weight.nbytes, row_flops=2 * weight.n * weight.k)
+    adapted = 0 if weight.adapters is None else weight.adapters.parts * weight.k + weight.n  # values of rank 1
+    terms = OperationTerms(
+        name,
+        logits,
+        weight_bytes=weight.nbytes,
+        row_flops=2 * weight.n * weight.k,
+        adapter_bytes=BF16 * adapted,
+        adapter_flops=2 * adapted,
+    )
 
     def amount(step: StepWork) -> Amount:
         rows = step.rows(logits)

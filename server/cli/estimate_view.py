@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from numaserve.server.cli.cache_columns import CacheColumns, image_tables
+from numaserve.server.cli.kv_disk_plan import DiskPlan, disk_note, disk_record, disk_table
 from numaserve.server.cli.tables import figure_table, milliseconds, number
 from numaserve.workers.planning.estimate import Estimate, Load
 from numaserve.workers.planning.images import NO_IMAGES
@@ -72,9 +73,10 @@ def estimate_view(
     *,
     explain: bool,
     image_tiles: int = 0,
+    disk: DiskPlan | None = None,
 ) -> Group:
     """Return tables of memory and of the phases, with their totals. `explain`: also what threads and ranks wait for.
-    `image_tiles`: of the largest image."""
+    `image_tiles`: of the largest image. `disk`: the disk tier, if there is one."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
     products = products_text(estimate.multiplied_by)
     weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
@@ -88,11 +90,13 @@ def estimate_view(
     if explain:
         phases += [_phase_table(phase, "what its threads and other ranks wait for", _WAITS) for phase in made]
     notes = [f"note: {note}" for note in (*estimate.notes, *step_notes(estimate))]
+    notes += [] if disk is None else [disk_note(disk)]
     notes.append(f"kernel efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
     return Group(
         heading,
         _memory_table(estimate.memory),
         *image_tables([(str(node.node), node.images) for node in estimate.memory], "node"),
+        *([] if disk is None else [disk_table(disk)]),
         *_advice(estimate),
         *phases,
         *(Text(f" {line}") for line in (*_totals(estimate), *_image_totals(estimate, image_tiles), *notes)),
@@ -100,10 +104,16 @@ def estimate_view(
 
 
 def estimate_record(
-    name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies, *, image_tiles: int = 0
+    name: str,
+    options: DeploymentOptions,
+    estimate: Estimate,
+    efficiencies: Efficiencies,
+    *,
+    image_tiles: int = 0,
+    disk: DiskPlan | None = None,
 ) -> dict[str, Any]:
     """Return the estimate as a JSON object; times are in seconds. Only a model that reads images has `images` and
-    `image`. `image_tiles`: of the largest image."""
+    `image`, and only a plan with a disk tier has `kv_disk`. `image_tiles`: of the largest image."""
     return {
         "model": name,
         "weights": options.settings.formats.linear or "as published",
@@ -122,6 +132,7 @@ def estimate_record(
         "ttft_s": estimate.ttft_s,
         "tpot_s": estimate.tpot_s,
         "output_tokens_s": estimate.output_tokens_s,
+        **({} if disk is None else {"kv_disk": disk_record(disk)}),
         **({} if estimate.tile is None else {"image": _image_record(estimate.tile, image_tiles)}),
     }
 

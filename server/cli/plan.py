@@ -60,6 +60,12 @@ def plan(
         int | None, typer.Option(help="Tokens per sequence to plan KV cache for. Default: prompt and output tokens.")
     ] = None,
     options: dict[str, Any],
+    kv_disk_gib: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=float(1 << 20), help="Size of the cached prefixes on disk, in GiB. Default: no disk tier."
+        ),
+    ] = None,
     efficiencies: EfficienciesFile = None,
     json: Annotated[Path | None, typer.Option("--json", help="File to append the estimate to as a JSON line.")] = None,
     explain: Annotated[
@@ -87,6 +93,7 @@ def plan(
     # Imported here, because other commands do not need the native kernels.
     from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
     from numaserve.server.cli.estimate_view import estimate_record, estimate_view  # noqa: PLC0415
+    from numaserve.server.cli.kv_disk_plan import plan_disk, with_disk  # noqa: PLC0415
     from numaserve.workers.bench.machine import measure  # noqa: PLC0415
     from numaserve.workers.planning.estimate import Load, make_estimate  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
@@ -110,9 +117,12 @@ def plan(
             estimate = make_estimate(
                 wanted, config, topology, machine=machine, efficiencies=known, load=load, skew=skew
             )
+    disk = None if kv_disk_gib is None else plan_disk(estimate, kv_disk_gib)
+    if disk is not None:
+        estimate = with_disk(estimate, disk)
     tiles = 0 if config.images is None else most_tiles(config.images, serve_config.max_image_pixels)
-    stdout_console().print(estimate_view(name, wanted, estimate, known, explain=explain, image_tiles=tiles))
-    lines.write(estimate_record(name, wanted, estimate, known, image_tiles=tiles))
+    stdout_console().print(estimate_view(name, wanted, estimate, known, explain=explain, image_tiles=tiles, disk=disk))
+    lines.write(estimate_record(name, wanted, estimate, known, image_tiles=tiles, disk=disk))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

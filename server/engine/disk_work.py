@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
-from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.metrics.kv_disk_figures import DiskFigures, DiskMoved, DiskRecords
+from numaserve.server.metrics.labels import DISK_PROBLEMS, DiskDirection
+from numaserve.server.scheduler.disk.changes import Change, RecordKind
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes, Shelf, Shelves
 from numaserve.server.scheduler.disk.tier import DiskMove, DiskTier
 from numaserve.workers.interface.protocol import CancelMove, DiskReady, FromDisk, ReadRecords, RecordsMoved, ToDisk
@@ -32,8 +35,19 @@ class DiskIndex(Protocol):
         """Return the prefixes that the folder has, if ranks with records of these sizes have written them. Raises
         `OSError`."""
 
+    @property
+    def folder(self) -> Path:
+        """The path of the folder."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most bytes that the files may have."""
+
     def append(self, changes: Sequence[Change]) -> None:
         """Keep changes, in a thread."""
+
+    def erase(self, slots: Mapping[RecordKind, Sequence[int]], done: Callable[[], None]) -> None:
+        """Erase records in a thread, after the changes that were appended. `done` is called in the event loop then."""
 
     def now(self) -> int:
         """Return the time of the changes that are made now, in unix seconds."""
@@ -79,7 +93,14 @@ class DiskWork:
         self._probed_bytes_per_s = self._bytes_per_s = 0.0
         self._read_at = 0.0
         self._opened = PatientTimer(self._not_opened)
+        self._sizes: dict[RecordKind, int] = {}  # bytes of a record of all ranks
+        self._totals: dict[DiskDirection, DiskMoved] = {"read": DiskMoved(), "written": DiskMoved()}
         self.off_reason = ""  # why the tier is switched off; empty: it is not
+
+    @property
+    def folder(self) -> Path:
+        """The path of the folder."""
+        return self._index.folder
 
     def pump(self) -> None:
         """Send what the tier asks for, after the plans that were sent."""
@@ -94,9 +115,43 @@ class DiskWork:
             timer.start(seconds)
             self._sent[request_id] = _Sent(move, timer, seconds)
             self._send(move.message)
+        self.keep_changes()
+
+    def keep_changes(self) -> None:
+        """Have the changes kept that the tier has made, even if it is off: what was flushed must not come back."""
         changes = self._tier.take_changes()
         if changes:
             self._index.append(changes)
+        slots = self._tier.take_erasable()
+        if slots:
+            _log.info("the disk tier erases %d records of removed API keys", sum(map(len, slots.values())))
+            self._index.erase(slots, partial(self._tier.erased, slots))
+
+    def keep_groups(self, groups: Collection[str]) -> None:
+        """Erase the records of cache groups other than these, and write no more of them."""
+        self._tier.keep_groups(groups)
+        self.keep_changes()
+
+    def figures(self) -> DiskFigures:
+        """Return the current state, and the counters since the start."""
+        counts, is_open = self._tier.counts, self._tier.is_open
+        return DiskFigures(
+            state="off" if self.off_reason else "open" if is_open else "opening",
+            off_reason=self.off_reason,
+            limit_bytes=self._index.limit_bytes,
+            read_bytes_per_s=0.0 if self.off_reason or not self._has_workers else self._bytes_per_s,
+            records={
+                each.kind: DiskRecords(
+                    len(each.directory), each.directory.num_slots, len(each.directory) * self._sizes[each.kind]
+                )
+                for each in (() if self._tier.shelves is None else self._tier.shelves.all)
+            },
+            moved=dict(self._totals),
+            hits=counts.hits,
+            hit_tokens=counts.hit_tokens,
+            unpaid=counts.unpaid,
+            problems={kind: counts.problems[kind] for kind in DISK_PROBLEMS},
+        )
 
     def on_answer(self, message: FromDisk) -> None:
         """Process a message of a rank."""
@@ -158,6 +213,7 @@ class DiskWork:
     async def _open(self) -> None:
         ready = [self._ready[rank] for rank in range(self._world_size)]
         sizes = RecordSizes([each.page_bytes for each in ready], [each.anchor_bytes for each in ready])
+        self._sizes = {"pages": sum(sizes.pages), "anchors": sum(sizes.anchors)}
         try:
             directories = await self._index.load(sizes)
         except OSError as error:
@@ -166,7 +222,6 @@ class DiskWork:
         pages = Shelf("pages", directories.pages, max(sizes.pages))
         anchors = Shelf("anchors", directories.anchors, max(sizes.anchors)) if max(sizes.anchors) else None
         self._tier.open(Shelves(pages, anchors))
-        _log.info("the disk tier has %d pages", len(directories.pages))
         if len(self._ready) == self._world_size:
             self._begin()
 
@@ -174,13 +229,17 @@ class DiskWork:
         self._has_workers = True
         self._probed_bytes_per_s = self._bytes_per_s = min(each.read_bytes_per_s for each in self._ready.values())
         self._tier.set_read_rate(self._bytes_per_s)
+        pages = self.figures().records["pages"].number
+        _log.info("the disk tier has %d pages and reads %.2f GB/s per rank", pages, self._bytes_per_s / 1e9)
         self._wake()
 
     def _moved(self, sent: _Sent) -> None:
-        answers = sent.answers.values()
+        answers = list(sent.answers.values())
         last = min(answers, key=lambda each: each.done)
-        if isinstance(sent.move.message, ReadRecords):
-            self._learn(list(answers))
+        is_read = isinstance(sent.move.message, ReadRecords)
+        self._count("read" if is_read else "written", answers)
+        if is_read:
+            self._learn(answers)
         if last.problem not in ("", "cancelled"):
             _log.warning("the disk tier: a record could not be moved (%s %s)", last.problem, last.message)
         if last.problem == "cancelled" and not last.nbytes:
@@ -188,6 +247,11 @@ class DiskWork:
         self._tier.moved(last.request_id, last.done, last.problem)
         self._wake()
         self.pump()
+
+    def _count(self, direction: DiskDirection, answers: Sequence[RecordsMoved]) -> None:
+        before, seconds = self._totals[direction], max(each.nanoseconds for each in answers) / 1e9
+        nbytes = sum(each.nbytes for each in answers)
+        self._totals[direction] = DiskMoved(before.nbytes + nbytes, before.seconds + seconds)
 
     def _learn(self, answers: Sequence[RecordsMoved]) -> None:
         """Learn the bandwidth from a read."""

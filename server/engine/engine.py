@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from numaserve.server.adapters.adapters import Adapters
@@ -23,7 +23,7 @@ from numaserve.server.engine.steps.deadlines import StepDeadlines
 from numaserve.server.engine.steps.loop import StepHooks, StepLoop
 from numaserve.server.engine.types import Busy, GenerationFailed, Load, NotReady
 from numaserve.server.engine.views.gauges import Gauges
-from numaserve.server.engine.views.info import limits_info, load_of, settings_info
+from numaserve.server.engine.views.info import disk_info, limits_info, load_of, settings_info
 from numaserve.server.engine.views.profiles import Profiles
 from numaserve.server.engine.views.ranks import Ranks
 from numaserve.server.engine.views.traces import TraceSink
@@ -132,7 +132,7 @@ class Engine:
             max_queued_s=config.max_queued_s,
         )
         self._places = Places(self._requests.backlog, config.max_queued_s)
-        gauges = Gauges(metrics, scheduler, config.drafters)
+        gauges = Gauges(metrics, scheduler, config.drafters, None if self._disk is None else self._disk.figures)
         gauges.describe_cache(launches[0].settings.kv_cache_dtype)
         metrics.before_scrape(gauges.set)
         self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
@@ -177,8 +177,11 @@ class Engine:
         return self._state != "failed"
 
     async def flush_cache(self) -> bool:
-        """Drop the cached prefixes. Return False, with nothing dropped, when a request was running."""
-        return self._scheduler.flush_cache()
+        """Drop the cached prefixes, also on disk. Return False, with nothing dropped, when a request was running."""
+        done = self._scheduler.flush_cache()
+        if done and self._disk is not None:
+            self._disk.keep_changes()
+        return done
 
     def load(self) -> Load:
         """Return the current load."""
@@ -188,6 +191,11 @@ class Engine:
         """Go on without the disk tier, whose index has a problem of this kind."""
         if self._disk is not None:
             self._disk.switch_off(f"{problem}: {message}")
+
+    def keep_cache_groups(self, groups: Collection[str]) -> None:
+        """Erase the cached prefixes on disk of all other cache groups, whose keys were removed."""
+        if self._disk is not None:
+            self._disk.keep_groups(groups)
 
     def server_info(self) -> dict[str, object]:
         """Return the configuration, topology and live counters."""
@@ -205,6 +213,7 @@ class Engine:
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings, self._config.multiplied_by),
             **self._adapters.info(),
+            **({} if self._disk is None else {"kv_disk": disk_info(str(self._disk.folder), self._disk.figures())}),
             "workers": self._ranks.info(self._supervisor.pids),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,
@@ -227,6 +236,7 @@ class Engine:
             steps=self._steps.steps,
             prefixes=prefixes_of(self._scheduler.kv.tree),
             workers=self._ranks.states(),
+            disk=None if self._disk is None else self._disk.figures(),
             **asdict(self._scheduler.stats()),
         )
 
@@ -300,6 +310,8 @@ class Engine:
         self._steps.halt()
         self._profiles.fail("The server is shutting down.")
         self._adapters.down("The server is shutting down.")
+        if self._disk is not None:
+            self._disk.down()
         self._recovery.close()
         self._requests.fail_all(GenerationFailed("The server is shutting down."))
         self._requests.masks.close()

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
+from numaserve.server.metrics.kv_disk_figures import DiskFigures
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.workers.interface.protocol import Launch, Ready, WorkerStats
 
@@ -68,6 +69,7 @@ class Overview:
     steps: int
     prefixes: Prefixes
     workers: list[WorkerState]  # by rank; empty until they have loaded
+    disk: DiskFigures | None = None  # None: there is no disk tier
 
 
 def prefixes_of(tree: RadixTree) -> Prefixes:

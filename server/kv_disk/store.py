@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from numaserve.server.kv_disk.cells import Header, HeaderError
@@ -64,11 +63,17 @@ class Store:
         self._stopping = threading.Event()
         self._writer: IndexWriter | None = None
         self._loading: threading.Thread | None = None
+        self._sizes = RecordSizes((), ())
 
     @property
     def folder(self) -> Path:
         """The path of the folder, without links."""
         return self._folder.path
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most bytes that the files may have together: the option, or what the disk has."""
+        return self._limit
 
     async def load(self, sizes: RecordSizes) -> Directories:
         """Return the nodes that are on disk, when everything else in the files is erased.
@@ -94,15 +99,31 @@ class Store:
         self._loading = threading.Thread(target=work, name="kv-disk-load", daemon=True)
         self._loading.start()
         directories = await asyncio.wrap_future(future)
-        by_kind: dict[RecordKind, DiskDirectory] = {"pages": directories.pages, "anchors": directories.anchors}
-        erase = partial(self._erase_slots, sizes)
-        Upkeep(by_kind, self.append, erase, self._options.groups, self._options.max_age_s)
+        self._sizes = sizes
+        if self._options.max_age_s is not None:
+            by_kind: dict[RecordKind, DiskDirectory] = {"pages": directories.pages, "anchors": directories.anchors}
+            Upkeep(by_kind, self.append, self.erase, self._options.max_age_s)
         return directories
 
     def append(self, changes: Sequence[Change]) -> None:
         """Keep changes of the directories, without waiting for the disk. Ignored before `load` and after a problem."""
         if self._writer is not None:
             self._writer.append(changes)
+
+    def erase(self, slots: Mapping[RecordKind, Sequence[int]], done: Callable[[], None]) -> None:
+        """Erase records in the thread of the index, after the changes that were appended; then call `done` in the event
+        loop. After a problem, or if the server is killed before, the next start erases them."""
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            for file in self._folder.record_files():
+                with self._folder.opened(file.name) as fd:
+                    erase_records(fd, self._sizes.of(file.rank, file.kind), slots.get(file.kind, ()))
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done)
+
+        if self._writer is not None:
+            self._writer.run_after(work)
 
     @staticmethod
     def now() -> int:
@@ -117,7 +138,10 @@ class Store:
         self._stopping.set()
         if self._writer is not None and not self._writer.close(_CLOSE_S):
             _log.warning("disk tier: the index was not written within %.0f s", _CLOSE_S)
-        elif self._loading is None or not self._loading.is_alive():
+            return
+        if self._loading is not None:
+            self._loading.join(_CLOSE_S)  # its last steps follow the result
+        if self._loading is None or not self._loading.is_alive():
             self._folder.close()
         # Otherwise a thread uses the folder until the process ends, which gives the lock back.
 
@@ -192,13 +216,6 @@ class Store:
                 continue
             with self._folder.opened(file.name) as fd:
                 keep_records(fd, nbytes, directory.num_slots, [entry.slot for entry in directory.entries()])
-
-    def _erase_slots(self, sizes: RecordSizes, kind: RecordKind, slots: Collection[int]) -> None:
-        """Erase the records of one kind in these slots, on all ranks. Raises `OSError`."""
-        for file in self._folder.record_files():
-            if file.kind == kind:
-                with self._folder.opened(file.name) as fd:
-                    erase_records(fd, sizes.of(file.rank, kind), slots)
 
     def _log_nodes(self, sizes: RecordSizes, directories: Mapping[RecordKind, DiskDirectory], num_dropped: int) -> None:
         pages = directories["pages"]

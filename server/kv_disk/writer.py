@@ -35,6 +35,7 @@ class IndexWriter:
         """Use the index, and close it in the end. `on_problem` is called from any thread, with a message."""
         self._index, self._on_problem = index, on_problem
         self._changes: list[Change] = []
+        self._works: list[Callable[[], None]] = []
         self._condition = threading.Condition()
         self._closing = False
         self._stopped = False
@@ -53,6 +54,14 @@ class IndexWriter:
         if too_many:
             self._on_problem("slow", f"{_MOST_WAITING} changes of the index wait for the disk")
 
+    def run_after(self, work: Callable[[], None]) -> None:
+        """Run `work` in the thread, after the changes that wait are on disk. It may raise `OSError`. Ignored after a
+        problem."""
+        with self._condition:
+            if not (self._stopped or self._closing):
+                self._works.append(work)
+                self._condition.notify()
+
     def close(self, timeout: float) -> bool:
         """Write what waits, and end. Returns false if that takes more than `timeout` seconds."""
         with self._condition:
@@ -63,8 +72,11 @@ class IndexWriter:
 
     def _run(self) -> None:
         try:
-            while changes := self._next():
+            while not self._is_over():
+                changes, works = self._next()
                 self._index.append(changes)
+                for work in works:
+                    work()
                 if self._index.is_removed:
                     self._stop("gone", "the index was removed")
                 elif self._index.is_mostly_dead:
@@ -83,18 +95,25 @@ class IndexWriter:
             raise _Closing
         time.sleep(PAUSE_S)
 
-    def _next(self) -> list[Change]:
-        """Return the changes that wait, at the earliest some time after those before; none: the end."""
+    def _is_over(self) -> bool:
+        """Wait for something to do, at the earliest some time after what was done before; true: for the end."""
         with self._condition:
             self._condition.wait_for(lambda: self._closing or self._stopped, _BETWEEN_SYNCS_S)
-            self._condition.wait_for(lambda: self._changes or self._closing or self._stopped)
+            self._condition.wait_for(lambda: self._changes or self._works or self._closing or self._stopped)
+            return self._stopped or not (self._changes or self._works)
+
+    def _next(self) -> tuple[list[Change], list[Callable[[], None]]]:
+        """Return the changes that wait, and the works after them."""
+        with self._condition:
             changes, self._changes = self._changes, []
-            return [] if self._stopped else changes
+            works, self._works = self._works, []
+            return changes, works
 
     def _stop(self, problem: FolderProblem, message: str) -> None:
         with self._condition:
             reported, self._stopped = self._stopped, True
             self._changes.clear()
+            self._works.clear()
         if not reported:
             self._on_problem(problem, message)
 

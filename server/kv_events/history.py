@@ -2,10 +2,10 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from numaserve.server.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, decode, encode
+from numaserve.server.kv_events.wire import DISK, AllBlocksCleared, BlockRemoved, BlockStored, decode, encode
 from numaserve.server.scheduler.cache.keys import Content
 from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesCleared, PagesStored
 
@@ -31,7 +31,7 @@ class History:
         self._limit = limit
         self._batches: deque[bytes] = deque()
         self.first = 0  # the number of the first batch that is kept
-        self._pages: dict[int, _Page] = {}  # cached before `first`, by digest, parents before their children
+        self._pages: dict[bool, dict[int, _Page]] = {False: {}, True: {}}  # cached before `first`, by digest; on disk
 
     @property
     def end(self) -> int:
@@ -70,30 +70,47 @@ class History:
             if isinstance(event, BlockStored):
                 self._store(event)
             elif isinstance(event, BlockRemoved):
+                pages = self._pages[event.medium == DISK]
                 for digest in event.block_hashes:
-                    self._pages.pop(digest, None)
+                    pages.pop(digest, None)
             elif isinstance(event, AllBlocksCleared):
-                self._pages.clear()
+                self._pages = {False: {}, True: {}}
 
     def _store(self, event: BlockStored) -> None:
         parent = event.parent_block_hash
         for index, digest in enumerate(event.block_hashes):
             tokens = event.token_ids[index * self._page_size : (index + 1) * self._page_size]
             contents = (event.extra_keys[index] if event.extra_keys else None) or ()
-            self._pages[digest] = _Page(parent, array("I", tokens).tobytes(), tuple(contents), event.lora_name)
+            self._pages[event.medium == DISK][digest] = _Page(
+                parent, array("I", tokens).tobytes(), tuple(contents), event.lora_name
+            )
             parent = digest
 
     def _result(self) -> list[KVEvent]:
         events: list[KVEvent] = [PagesCleared()]
-        for digest, page in self._pages.items():
-            tokens = array("I", page.tokens).tolist()
-            last = events[-1]
-            if isinstance(last, PagesStored) and last.digests[-1] == page.parent:
-                last.digests.append(digest)
-                last.tokens.extend(tokens)
-            else:
-                last = PagesStored(page.parent, [digest], tokens, adapter=page.adapter)
-                events.append(last)
-            if page.contents:
-                last.contents[digest] = page.contents
+        for on_disk, pages in self._pages.items():
+            for digest in _parents_first(pages):
+                page, last = pages[digest], events[-1]
+                tokens = array("I", page.tokens).tolist()
+                if isinstance(last, PagesStored) and last.on_disk == on_disk and last.digests[-1] == page.parent:
+                    last.digests.append(digest)
+                    last.tokens.extend(tokens)
+                else:
+                    last = PagesStored(page.parent, [digest], tokens, adapter=page.adapter, on_disk=on_disk)
+                    events.append(last)
+                if page.contents:
+                    last.contents[digest] = page.contents
         return events
+
+
+def _parents_first(pages: Mapping[int, _Page]) -> Iterator[int]:
+    """Yield the digests of pages, each branch after the other. The parent of a page on disk may be gone, or may have
+    come back later than the page."""
+    children: dict[int | None, list[int]] = {}
+    for digest, page in pages.items():
+        children.setdefault(page.parent if page.parent in pages else None, []).append(digest)
+    waiting = children.get(None, [])[::-1]
+    while waiting:
+        digest = waiting.pop()
+        yield digest
+        waiting += children.get(digest, [])[::-1]

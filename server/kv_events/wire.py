@@ -15,6 +15,10 @@ import msgspec
 from numaserve.server.scheduler.cache.keys import Content
 from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesRemoved, PagesStored
 
+# The medium of blocks on disk: SGLang's name for a local disk. All versions of Dynamo know it. vLLM's own offloading to
+# files has the medium "STORAGE", which Dynamo knows since July 2026 alone; llm-d takes any name.
+DISK = "DISK"
+
 
 class BlockStored(msgspec.Struct, tag=True, gc=False):
     """Blocks that are cached from now on, each after the block before it, the first after `parent_block_hash`."""
@@ -24,7 +28,7 @@ class BlockStored(msgspec.Struct, tag=True, gc=False):
     token_ids: list[int]  # of all blocks
     block_size: int  # tokens of each block
     lora_id: int | None = None
-    medium: str | None = None  # None is the memory that the model computes from, which vLLM calls "GPU"
+    medium: str | None = None  # `DISK`, or None: the memory that the model computes from, which vLLM calls "GPU"
     lora_name: str | None = None  # of the adapter that the blocks are computed with; None: the model alone
     # The images in each block, by digest, with their first positions relative to the block. All images have the same
     # token ids, so a reader that leaves this out takes one image for another.
@@ -67,9 +71,10 @@ def decode(payload: bytes) -> KVEventBatch:
 def _message(event: KVEvent, page_size: int) -> BlockStored | BlockRemoved | AllBlocksCleared:
     if isinstance(event, PagesStored):
         stored = BlockStored(event.digests, event.parent, event.tokens, page_size, lora_name=event.adapter)
+        stored.medium = DISK if event.on_disk else None
         if event.contents:
             stored.extra_keys = [event.contents.get(digest) for digest in event.digests]
         return stored
     if isinstance(event, PagesRemoved):
-        return BlockRemoved(event.digests)
+        return BlockRemoved(event.digests, DISK if event.on_disk else None)
     return AllBlocksCleared()

@@ -4,21 +4,22 @@ The registry belongs to the instance, not to the module, so that a test or a sec
 zero.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
 from numaserve.server.metrics.adapter_families import AdapterFamilies
 from numaserve.server.metrics.anchor_families import AnchorFamilies, SnapshotFamilies, WindowFamilies
+from numaserve.server.metrics.before_scrape import BeforeScrape
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
 from numaserve.server.metrics.image_families import ImageFamilies
+from numaserve.server.metrics.kv_disk_families import KvDiskFamilies
+from numaserve.server.metrics.kv_disk_figures import DiskFigures
 from numaserve.server.metrics.labels import IMAGE_CODES, Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 _PROMPT_TOKENS = "numaserve_prompt_tokens_total"
 _GENERATION_TOKENS = "numaserve_generation_tokens_total"
@@ -35,7 +36,7 @@ class Metrics:
         # and the process has no other metrics.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._before_scrape = _BeforeScrape()
+        self._before_scrape = BeforeScrape()
         self.registry.register(self._before_scrape)  # first: collected before the gauges that it sets
         ProcessCollector(registry=self.registry)
         self._series = series = Series(self.registry, {"model_name": model_name})
@@ -168,6 +169,10 @@ class Metrics:
         self._anchors.hits.inc(hits)
         self._anchors.unanchored.inc(unanchored_tokens)
 
+    def kv_disk(self, figures: DiskFigures) -> None:
+        """Set the state of the disk tier, and count what is new in `figures`."""
+        self._kv_disk.show(figures)
+
     def images(self, *, found: int, computed: int, tower_seconds: float) -> None:
         """Count tiles whose features were found or computed, and the time of the vision tower."""
         self._images.tiles["found"].inc(found)
@@ -269,6 +274,11 @@ class Metrics:
         return AnchorFamilies(self._series)
 
     @cached_property
+    def _kv_disk(self) -> KvDiskFamilies:
+        """The metrics that only servers with the disk tier have."""
+        return KvDiskFamilies(self._series)
+
+    @cached_property
     def _images(self) -> ImageFamilies:
         """The metrics that only models that read images have."""
         return ImageFamilies(self._series)
@@ -281,14 +291,3 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """Return the body and the content type of GET /metrics."""
         return generate_latest(self.registry), CONTENT_TYPE_PLAIN_0_0_4
-
-
-class _BeforeScrape(Collector):
-    """A collector that calls back before each scrape, and has no metrics of its own."""
-
-    callback: Callable[[], None] | None = None
-
-    def collect(self) -> Iterable[Metric]:
-        if self.callback is not None:
-            self.callback()
-        return ()

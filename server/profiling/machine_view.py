@@ -35,7 +35,7 @@ def machine_view(
     cut off is useless. Operations are left out first, then nodes, the last ones of each first.
     """
     now = machine.now
-    lines = [_pace(now, rates), _queue(now), _pages(now, width), _prefixes(now), *_starved(now)]
+    lines = [_pace(now, rates), _queue(now), _pages(now, width), _prefixes(now), *_disk(now), *_starved(now)]
     head = [_head(url, machine, width), Text(), *lines, Text()]
     left = None if height is None else height - sum(len(line.wrap(_console(width), width)) for line in head)
     nodes = _nodes(now.workers, rates, width, left)
@@ -94,6 +94,19 @@ def _prefixes(now: Overview) -> Text:
         "Prefixes",
         f"{found:.0%} of prompt tokens found in the cache; {now.prefixes.pages:,} pages, branches: {branches}",
     )
+
+
+def _disk(now: Overview) -> Sequence[Text]:
+    disk = now.disk
+    if disk is None:
+        return []
+    if disk.state == "off":
+        return [_line("Disk", Text(f"off until the next start: {disk.off_reason}", "red"))]
+    pages = disk.records["pages"].number if "pages" in disk.records else 0
+    nbytes = sum(each.nbytes for each in disk.records.values()) / _GIB
+    kept = f"{pages:,} pages, {nbytes:.1f} of {disk.limit_bytes / _GIB:.1f} GiB"
+    read = f"{disk.hit_tokens:,} tokens read, {disk.read_bytes_per_s / 1e9:.2f} GB/s"
+    return [_line("Disk", f"{disk.state}: {kept}; {read}")]
 
 
 def _starved(now: Overview) -> Sequence[Text]:

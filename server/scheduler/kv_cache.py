@@ -42,7 +42,7 @@ class KVCache:
 
     def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
         self._config = config
-        self._log = log
+        self.log = log
         snapshots = config.capacity.num_snapshots
         self.allocator = PageAllocator(config.capacity.num_pages)
         self.anchors: Anchors | None = None  # None: every node is one
@@ -244,15 +244,15 @@ class KVCache:
 
     def withdraw(self, adapter: Adapter) -> None:
         """Let nobody find pages of an adapter that serves its last requests; they are the first to be evicted."""
-        if self._log is not None:
-            self._log.withdraw(adapter)
+        if self.log is not None:
+            self.log.withdraw(adapter)
         self.tree.withdraw(adapter)
 
     def forget_adapter(self, adapter: Adapter) -> None:
         """Forget a withdrawn adapter, which no request uses any more, with the pages that its last requests left."""
         self.tree.withdraw(adapter)
-        if self._log is not None:
-            self._log.forget(adapter)
+        if self.log is not None:
+            self.log.forget(adapter)
 
     def flush(self) -> None:
         """Free every page that no running sequence uses."""

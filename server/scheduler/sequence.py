@@ -160,6 +160,7 @@ class Sequence:
     # Of its prefixes of whole pages, as far as they were asked for: their names on disk, see `digests_of`.
     digests: list[bytes] = field(init=False, default_factory=list)
     disk_reads: int = field(init=False, default=0)  # for which it has waited
+    disk_is_slower: bool = field(init=False, default=False)  # than computing its prefix
     # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
     # more it is planned only once its next mask is there.
     awaits_mask: bool = field(init=False, default=False)

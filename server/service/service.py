@@ -176,6 +176,8 @@ class Service:
             store=self._images,
             adapters=checked.adapters,
         )
+        if checked.kv_disk is not None:
+            checked.key_sources.on_reload = self._engine.keep_cache_groups
         self._traced = trace is not None
         self._link = link
         self._signals = StopSignals()

@@ -7,6 +7,7 @@ import logging
 
 from numaserve.server.common.version import installed_version
 from numaserve.server.images.geometry import most_tiles
+from numaserve.server.kv_disk.store import Store
 from numaserve.server.service.assembly import Checked
 from numaserve.server.service.images import store_tiles
 from numaserve.server.service.process.logs import block
@@ -71,6 +72,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         *_state_rows(deployment, states),
         *_image_rows(checked),
         *_adapter_rows(checked),
+        *_disk_rows(checked),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
     ]
 
@@ -112,6 +114,11 @@ def _adapter_rows(checked: Checked) -> list[tuple[str, str]]:
     if adapters is None:
         return []
     return [("adapters", f"{', '.join(adapters.loaded) or 'none'}; memory for {adapters.num_places}")]
+
+
+def _disk_rows(checked: Checked) -> list[tuple[str, str]]:
+    disk = checked.kv_disk
+    return [] if disk is None else [("disk tier", f"at most {format_bytes(disk.limit_bytes)} in {disk.folder}")]
 
 
 def _on_node(ranks: list[RankResources]) -> str:
@@ -166,8 +173,13 @@ def _fields(checked: Checked) -> dict[str, object]:
         "speculative": list(checked.drafters) or "off",
         "draft_model": config.draft_model if "draft_model" in checked.drafters else None,
         **({} if checked.adapters is None else {"loras": list(checked.adapters.loaded)}),
+        **({} if checked.kv_disk is None else {"kv_disk": _disk_fields(checked.kv_disk)}),
         **({} if checked.images is None else {"images": _image_fields(checked, checked.images)}),
     }
+
+
+def _disk_fields(disk: Store) -> dict[str, object]:
+    return {"path": str(disk.folder), "limit_bytes": disk.limit_bytes}
 
 
 def _image_fields(checked: Checked, images: ImageInput) -> dict[str, object]:

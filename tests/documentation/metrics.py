@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from numaserve.server.gateway.models.metrics import FleetMetrics
+from numaserve.server.metrics.kv_disk_figures import DiskFigures
 from numaserve.server.metrics.metrics import Metrics
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
@@ -17,7 +18,8 @@ _SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 def registry() -> CollectorRegistry:
-    """Return the metrics of a server whose model has recurrent layers, window tables and adapters, and reads images."""
+    """Return the metrics of a server with a disk tier and adapters, whose model has recurrent layers and window tables
+    and reads images."""
     shown = Metrics("m")
     shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     shown.request_over_limit("alice")
@@ -27,6 +29,7 @@ def registry() -> CollectorRegistry:
     shown.window_pages(free=0, cached=0, active=0)
     shown.anchors(hits=0, unanchored_tokens=0)
     shown.adapters(["sql"], places=1)
+    shown.kv_disk(DiskFigures())
     shown.images(found=0, computed=0, tower_seconds=0.0)
     return shown.registry
 

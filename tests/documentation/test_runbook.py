@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import yaml
+from numaserve.server.metrics.kv_disk_figures import DiskFigures
 from numaserve.server.metrics.metrics import Metrics
 
 from tests.documentation.parts import ROOT
@@ -20,6 +21,7 @@ def samples() -> dict[str, list[dict[str, str]]]:
     """The labels of each series that /metrics shows."""
     metrics = Metrics("m")
     metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
+    metrics.kv_disk(DiskFigures())
     found: dict[str, list[dict[str, str]]] = {}
     for metric in metrics.registry.collect():
         for sample in metric.samples:

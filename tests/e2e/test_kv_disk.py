@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import psutil
 import pytest
 from numaserve.server.kv_disk.inspection import FolderContents, read_folder
@@ -69,6 +70,38 @@ def test_damaged_records_are_computed(tmp_path: Path) -> None:
         assert _answer(server) == (case.cached * PAGE_SIZE, expected)
 
 
+def test_a_flush_and_a_removed_key_reach_the_disk(tmp_path: Path) -> None:
+    model, folder, keys = write_model(tmp_path), tmp_path / "disk", tmp_path / "keys"
+    keys.write_text("one cache-group=team\ntwo cache-group=other\n")
+    keys.chmod(0o600)
+    with RealServer(
+        "--tp", "1", *_OPTIONS, "--kv-disk-path", str(folder), "--api-key-file", str(keys), model=str(model)
+    ) as server:
+
+        def ask(key: str, path: str, **body: Any) -> Any:
+            headers = {"authorization": f"Bearer {key}"}
+            answer = httpx.post(server.url + path, json=body, headers=headers, timeout=60)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        def pages() -> int:
+            info = httpx.get(f"{server.url}/server_info", headers={"authorization": "Bearer one"}).json()["kv_disk"]
+            assert (info["path"], info["state"]) == (str(folder.resolve()), "open")
+            return int(info["pages"]["number"])
+
+        server.until(lambda: "the disk tier has" in server.log.read_text())
+        for key in ("one", "two"):
+            ask(key, "/v1/completions", prompt=_PROMPT, max_tokens=1)
+        server.until(lambda: pages() == 2 * _PAGES)
+        keys.write_text("one cache-group=team\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.until(lambda: pages() == _PAGES)
+        server.until(lambda: _num_records(folder) == _PAGES)
+        ask("one", "/flush_cache")
+        assert pages() == 0
+        server.until(lambda: not _is_written(folder, CASES[0]))
+
+
 def _server(model: Path, folder: Path, case: Case) -> RealServer:
     return RealServer("--tp", str(case.ranks), *_OPTIONS, "--kv-disk-path", str(folder), model=str(model))
 
@@ -91,6 +124,14 @@ def _is_written(folder: Path, case: Case) -> bool:
     if contents is None:
         return False
     return len(contents.entries["pages"]) >= _PAGES and len(contents.entries["anchors"]) >= case.anchors
+
+
+def _num_records(folder: Path) -> int:
+    """The records of rank 0 that are not erased."""
+    contents = _contents(folder)
+    assert contents is not None
+    data, nbytes = (folder / "rank-0.pages").read_bytes(), contents.record_bytes("pages")[0]
+    return sum(any(data[at : at + nbytes]) for at in range(0, len(data), nbytes))
 
 
 def _contents(folder: Path) -> FolderContents | None:

@@ -97,14 +97,14 @@ class Prometheus:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has scraped three servers for a while. Two of them were at work meanwhile."""
     folder = tmp_path_factory.mktemp("prometheus")
-    # Each has metrics that others lack: of snapshots, of window pages and of images.
+    # Each has metrics that others lack: of snapshots and the disk tier, of window pages and of images.
     hybrid, sliding = (str(write_model(tmp_path_factory.mktemp("models"), family=each)) for each in (HYBRID, SLIDING))
     torch.manual_seed(0)
     seeing = hf.AutoModelForImageTextToText.from_config(vision.CASES["smolvlm"]()).to(torch.bfloat16)
     images = str(vision.save_served(seeing, tmp_path_factory.mktemp("models")))
     options = ("--threads-per-worker", "1", "--kv-cache-gib", "0.125")
     with (
-        RealServer("--tp", "2", *options, model=hybrid) as server,
+        RealServer("--tp", "2", *options, "--kv-disk-path", str(folder / "kv-disk"), model=hybrid) as server,
         RealServer("--tp", "1", *options, model=images) as shown,
         RealServer("--tp", "1", *options, model=sliding) as idle,
     ):

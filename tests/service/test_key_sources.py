@@ -67,6 +67,19 @@ def test_keys_of_the_file_and_of_the_environment_count_together(
         path.write_text("changed\n")
 
 
+def test_a_reload_tells_which_cache_groups_there_are_and_a_file_that_cannot_be_read_nothing(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "keys")
+    path.write_text("one cache-group=team\ntwo cache-group=other\n")
+    sources, told = KeySources(path), []
+    sources.on_reload = told.append
+    path.write_text("one cache-group=team\n")
+    sources.reload()
+    path.write_text("")
+    with pytest.raises(OperatorError):
+        sources.reload()
+    assert told == [{"group team"}]
+
+
 def test_a_file_that_has_become_unusable_leaves_the_keys_as_they_were(tmp_path: Path) -> None:
     path = key_file(tmp_path / "keys")
     sources = KeySources(path)

@@ -1,10 +1,11 @@
 """The disks of simulated workers: they are slow, fail, hang, and give back other bits than they got."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Dropped
-from numaserve.server.scheduler.disk.directory import DiskDirectory
+from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Dropped, RecordKind
+from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 from numaserve.workers.interface.protocol import (
     CancelMove,
@@ -32,8 +33,19 @@ class SimulatedDisks:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
-        self._noted: dict[tuple[str, bytes], int] = {}  # the slots of prefixes, as the index has them
+        self._noted: dict[tuple[str, bytes], Entry] = {}  # as the index has them
+        self.kept_groups: set[str] | None = None  # None: all
         self.records: dict[tuple[str, int], tuple[bytes, Content]] = {}  # by kind and slot
+
+    @property
+    def folder(self) -> Path:
+        """See `DiskIndex`."""
+        return Path("/simulated")
+
+    @property
+    def limit_bytes(self) -> int:
+        """See `DiskIndex`."""
+        return 2 * RECORD_BYTES * self._scenario.ranks * self._scenario.disk_slots
 
     async def load(self, sizes: RecordSizes) -> Directories:
         """See `DiskIndex`."""
@@ -42,17 +54,34 @@ class SimulatedDisks:
         return Directories(DiskDirectory(self._scenario.disk_slots), DiskDirectory(self._scenario.disk_slots))
 
     def append(self, changes: Sequence[Change]) -> None:
-        """See `DiskIndex`. What is noted must be there."""
+        """See `DiskIndex`. What is noted must be there, and of a cache group that is."""
         for change in changes:
             if isinstance(change, Added):
                 kind, entry = change
                 if self.records.get((kind, entry.slot), (b"", None))[0] != entry.digest:
                     self._world.violate("the index has a record that was not written")
-                self._noted[kind, entry.digest] = entry.slot
+                if self.kept_groups is not None and entry.group not in self.kept_groups:
+                    self._world.violate(f"the index has a record of the removed cache group {entry.group!r}")
+                self._noted[kind, entry.digest] = entry
             elif isinstance(change, Dropped):
                 self._noted.pop((change.kind, change.digest), None)
             elif isinstance(change, Cleared):
                 self._noted.clear()
+
+    def erase(self, slots: Mapping[RecordKind, Sequence[int]], done: Callable[[], None]) -> None:
+        """See `DiskIndex`."""
+        self._world.note("disk erases", {kind: len(each) for kind, each in slots.items()})
+        at = self._world.loop.time() + self._world.rng.expovariate(20.0)
+        self._world.loop.call_outside_at(at, self._erase, slots, done)
+
+    def _erase(self, slots: Mapping[RecordKind, Sequence[int]], done: Callable[[], None]) -> None:
+        """Erase records, none of which may be another prefix's by now."""
+        noted = {(kind, entry.slot) for (kind, _), entry in self._noted.items()}
+        for key in [(kind, slot) for kind, each in slots.items() for slot in each]:
+            if key in noted:
+                self._world.violate("a record of the index is erased")
+            self.records.pop(key, None)
+        done()
 
     def now(self) -> int:
         """See `DiskIndex`."""
@@ -138,7 +167,7 @@ class SimulatedTransfers:
             self._disks.records[_kind(record), record.slot] = record.digest, self._memory.content(record)
 
     def _read(self, transfer: _Transfer, record: DiskRecord) -> None:
-        digest, content = self._disks.records[_kind(record), record.slot]
+        digest, content = self._disks.records.get((_kind(record), record.slot), (b"", Content()))
         if digest != record.digest:
             transfer.done = min(transfer.done, transfer.message.records.index(record))
             transfer.problem = "replaced"

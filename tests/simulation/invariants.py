@@ -8,6 +8,7 @@ from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.request import Request
 
 from tests.simulation.anchor_order import AnchorOrder
+from tests.simulation.kv_events import KVEvents
 from tests.simulation.scenario import Scenario
 from tests.simulation.server import Server
 from tests.simulation.world import World
@@ -39,6 +40,7 @@ class Invariants:
         self._groups = server.groups
         anchors = server.scheduler.kv.anchors
         self._anchors = None if anchors is None else AnchorOrder(world, anchors)
+        self._events = KVEvents(world, server.scheduler)
         self._state = server.engine.state
         self._requests: dict[str, weakref.ref[Request]] = {}  # of all sequences that were seen
         config = server.engine._config
@@ -59,6 +61,7 @@ class Invariants:
             world.violate(f"the scheduler's books: {error}")
         if self._anchors is not None:
             self._anchors.check()
+        self._events.check()
         live, sequences = self._engine._requests._live.keys(), scheduler.live.by_id.keys()
         self._requests |= {
             each: weakref.ref(scheduler.live.by_id[each].request) for each in sequences - self._requests.keys()

@@ -83,6 +83,8 @@ class _Run:
             self._loop.call_outside_at(at, self._kill)
         for at, seconds in scenario.absences:
             self._loop.call_outside_at(at, self._go_away, seconds)
+        if scenario.keys_removed_at >= 0:
+            self._loop.call_at(scenario.keys_removed_at, self._remove_keys)
         tasks = [asyncio.create_task(client.run()) for client in clients]
         await self._serve(tasks)
         if scenario.ending == "wait":
@@ -103,6 +105,12 @@ class _Run:
         anchors = server.scheduler.kv.anchor_stats()
         if anchors is not None:
             world.seen.update({"anchor found": anchors.hits, "anchor missed": anchors.unanchored_tokens})
+
+    def _remove_keys(self) -> None:
+        """Leave the common cache group alone, while requests of others run."""
+        self.world.note("keys removed")
+        self._server.disks.kept_groups = {""}
+        self._server.engine.keep_cache_groups({""})
 
     async def _serve(self, clients: list[asyncio.Task[None]]) -> None:
         """Start and serve until it is time to end, which may be before the end of the start."""

@@ -64,6 +64,7 @@ class Scenario:
     disk_bytes_per_s: float  # as measured at the start
     disk_faults: float  # the probability that a transfer has a problem
     disk_hangs: float  # the probability that it does not end
+    keys_removed_at: float  # but for those without a cache group of their own; -1: never
     run_s: float  # what a run of the tower takes
     tower_parts: tuple[float, ...]  # the share of each of its parts
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
@@ -208,6 +209,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         disk_bytes_per_s=disk.choice((1e5, 1e6, 1e9)),
         disk_faults=disk.choice((0.0, 0.1, 0.5)) if faulty else 0.0,
         disk_hangs=disk.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
+        keys_removed_at=disk.choice((-1.0, -1.0, until / 2, until)),
         run_s=imaged.choice((0.0, 0.01, 0.1, 0.5)),
         tower_parts=imaged.choice(((1.0,), (0.5, 0.25, 0.25), (0.125,) * 8)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is

@@ -12,6 +12,7 @@ from numaserve.server.common.death import Death
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupHooks, GroupSpec
@@ -129,6 +130,8 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             target_itl_s=scenario.target_itl_s,
             kv_disk=scenario.prefix_cache and scenario.disk_slots > 0,
         ),
+        # Events have the placeholders of images, by which a reader cannot distinguish two images.
+        KVEventLog("simulated") if scenario.disk_slots and not scenario.feature_tiles else None,
         drafters=_drafters(world, scenario),
     )
 

@@ -53,7 +53,8 @@ class Index:
     """
 
     def __init__(self, schema: ModuleType = sys.modules[__name__]) -> None:
-        self.blocks: dict[int, tuple[int | None, Block]] = {}
+        self.blocks: dict[int, tuple[int | None, Block]] = {}  # in memory
+        self.on_disk: dict[int, tuple[int | None, Block]] = {}
         self._schema = schema
 
     def apply(self, payload: bytes) -> None:
@@ -63,38 +64,56 @@ class Index:
             if isinstance(event, self._schema.BlockStored):
                 self._store(event)
             elif isinstance(event, self._schema.BlockRemoved):
+                blocks = self._blocks(event)
                 for block in event.block_hashes:
-                    assert all(parent != block for parent, _ in self.blocks.values()), "it has children"
-                    del self.blocks[block]
+                    # A page on disk may be damaged, and those after it are still there.
+                    assert event.medium or all(parent != block for parent, _ in blocks.values()), "it has children"
+                    del blocks[block]
             else:
                 assert isinstance(event, self._schema.AllBlocksCleared)
                 self.blocks.clear()
+                self.on_disk.clear()
 
     def prefixes(self) -> set[Prefix]:
-        found = [self._prefix(block) for block in self.blocks]
+        found = [self._prefix(block, self.blocks) for block in self.blocks]
         assert len(set(found)) == len(found), "two blocks are the same"
         return set(found)
 
+    def prefixes_on_disk(self) -> set[Prefix]:
+        """Those of which all blocks are on disk."""
+        found = {block: self._prefix(block, self.on_disk) for block in self.on_disk}
+        return {prefix for prefix in found.values() if prefix}
+
+    def _blocks(self, event: BlockStored | BlockRemoved) -> dict[int, tuple[int | None, Block]]:
+        assert event.medium in (None, "DISK")
+        return self.on_disk if event.medium else self.blocks
+
     def _store(self, event: BlockStored) -> None:
         told = {name for name in event.__struct_fields__ if getattr(event, name) is not None}
-        assert told - {"parent_block_hash", "extra_keys", "lora_name"} == {"block_hashes", "token_ids", "block_size"}
+        optional = {"parent_block_hash", "extra_keys", "lora_name", "medium"}
+        assert told - optional == {"block_hashes", "token_ids", "block_size"}
+        blocks = self._blocks(event)
         extra_keys = getattr(event, "extra_keys", None) or [None] * len(event.block_hashes)
         assert len(extra_keys) == len(event.block_hashes)
         assert len(event.token_ids) == len(event.block_hashes) * event.block_size
         parent = event.parent_block_hash
         for index, block in enumerate(event.block_hashes):
-            assert parent is None or parent in self.blocks
-            assert block not in self.blocks
+            assert parent is None or parent in blocks or event.medium
+            assert block not in blocks
             tokens = event.token_ids[index * event.block_size : (index + 1) * event.block_size]
             adapter = () if event.lora_name is None else (event.lora_name,)
-            self.blocks[block] = (parent, (*adapter, *tokens, *map(_as_tuple, extra_keys[index] or ())))
+            blocks[block] = (parent, (*adapter, *tokens, *map(_as_tuple, extra_keys[index] or ())))
             parent = block
 
-    def _prefix(self, block: int) -> Prefix:
+    @staticmethod
+    def _prefix(block: int, blocks: dict[int, tuple[int | None, Block]]) -> Prefix:
+        """All blocks up to this one; none if one is missing."""
         steps: list[Block] = []
         step: int | None = block
         while step is not None:
-            step, tokens = self.blocks[step]
+            if step not in blocks:
+                return ()
+            step, tokens = blocks[step]
             steps.insert(0, tokens)
         return tuple(steps)
 

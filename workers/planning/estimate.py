@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ActivationDtype
+from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.adapters import adapter_notes
 from numaserve.workers.planning.deployment import check_experts, draft_options, place
-from numaserve.workers.planning.needs import longer_steps, step_tokens
+from numaserve.workers.planning.kv_disk import KvRecords, kv_records
+from numaserve.workers.planning.needs import full_pages, longer_steps, rank_needs, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
@@ -19,6 +21,7 @@ from numaserve.workers.planning.roofline.phases import RankMachine, decode_step,
 from numaserve.workers.planning.simulation.phases import PhaseEstimate, Phases, economical
 from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
+from numaserve.workers.planning.windows import full_window_pages
 from numaserve.workers.program.cost import StepWork
 
 
@@ -42,7 +45,7 @@ class Estimate:
     """The estimate of a load: `prefill` of one prompt, `decode` of a step of the whole batch in the middle of the
     answers. TTFT is that of the last prompt of the batch. Without an answer there is no decoding. Prompts are computed
     in steps of at most `step_tokens` tokens, chosen from `step_sizes` where there are several. `tile` is the run of the
-    vision tower of a model that reads images."""
+    vision tower of a model that reads images. `kv_records` are those of the disk tier, if the model caches prefixes."""
 
     machine: Machine
     load: Load
@@ -56,6 +59,7 @@ class Estimate:
     tile: PhaseEstimate | None
     notes: tuple[str, ...]
     multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
+    kv_records: KvRecords | None
 
     @property
     def cores(self) -> list[int]:
@@ -168,4 +172,11 @@ def make_estimate(
         None if config.decoder.tower is None else phases.estimate_tile(config.decoder.tower),
         (*config.notes, *placement.notes, *adapter_notes(partition)),
         partition.multiplied_by(),
+        None if config.bidirectional else _records(options, config, partition, context),
     )
+
+
+def _records(options: DeploymentOptions, config: ModelConfig, partition: Partition, context: int) -> KvRecords:
+    windows = full_window_pages(replace(options, context_length=context), config, full_pages(options, config, context))
+    needs = rank_needs(options, config, partition)
+    return kv_records(replace(options, context_length=context), config, needs, window_tables=bool(windows))

@@ -1,9 +1,10 @@
 """The scheduler's counters as metrics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from numaserve.server.config.option_types import DrafterName
+from numaserve.server.metrics.kv_disk_figures import DiskFigures
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 
@@ -15,10 +16,18 @@ class Gauges:
     apart, the metrics would miss requests that came since.
     """
 
-    def __init__(self, metrics: Metrics, scheduler: Scheduler, drafters: Sequence[DrafterName] = ()) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        scheduler: Scheduler,
+        drafters: Sequence[DrafterName] = (),
+        disk: Callable[[], DiskFigures] | None = None,
+    ) -> None:
+        """`disk` returns the figures of the disk tier; None: there is none."""
         self._drafters = drafters
         self._metrics = metrics
         self._scheduler = scheduler
+        self._disk = disk
         self._queries = self._hits = self._retractions = 0  # reported so far
         self._drafted: Counter[tuple[str, bool]] = Counter()
         self._anchor_hits = self._unanchored_tokens = 0
@@ -27,6 +36,7 @@ class Gauges:
         # Before the first scrape: a metric that is added during a scrape is not in it.
         self._set_anchors()
         self._set_images()
+        self._set_disk()
 
     def describe_cache(self, dtype: str) -> None:
         """Report the layout of the KV cache, whose numbers have type `dtype`."""
@@ -50,6 +60,11 @@ class Gauges:
         self._set_drafted()
         self._set_anchors()
         self._set_images()
+        self._set_disk()
+
+    def _set_disk(self) -> None:
+        if self._disk is not None:
+            self._metrics.kv_disk(self._disk())
 
     def _set_drafted(self) -> None:
         drafted = self._scheduler.drafted.copy()

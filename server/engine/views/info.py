@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from numaserve.server.engine.types import Load
+from numaserve.server.metrics.kv_disk_figures import DiskFigures
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import Launch, Ready
@@ -29,6 +30,21 @@ def settings_info(settings: ModelSettings, multiplied_by: Mapping[ActivationDtyp
     """Return the model's settings by name, and the weight formats that each activation type multiplies."""
     shown: dict[str, object] = msgspec.to_builtins(settings)
     return shown | {"multiplied_by": multiplied_by}
+
+
+def disk_info(path: str, figures: DiskFigures) -> dict[str, object]:
+    """Return the state of the disk tier, whose folder is at `path`."""
+    return {
+        "path": path,
+        "state": figures.state,
+        "off_reason": figures.off_reason or None,
+        "limit_bytes": figures.limit_bytes,
+        "read_bytes_per_s": round(figures.read_bytes_per_s),
+        **{
+            kind: {"number": each.number, "limit": each.most, "bytes": each.nbytes}
+            for kind, each in figures.records.items()
+        },
+    }
 
 
 def load_of(scheduler: Scheduler) -> Load:

@@ -22,6 +22,7 @@ class PagesStored:
     tokens: list[int]  # of all pages, in order
     contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)  # by digest, of pages with other than text
     adapter: str | None = None  # its name; None: the model alone
+    on_disk: bool = False  # whether this is about pages on disk; they may be in memory too
 
 
 @dataclass(slots=True)
@@ -29,11 +30,12 @@ class PagesRemoved:
     """Pages that are no longer found."""
 
     digests: list[int]
+    on_disk: bool = False  # as in `PagesStored`
 
 
 @dataclass(slots=True)
 class PagesCleared:
-    """No page is found any more."""
+    """No page is found any more, in memory or on disk."""
 
 
 KVEvent = PagesStored | PagesRemoved | PagesCleared
@@ -58,6 +60,7 @@ class KVEventLog:
         self._withdrawn: set[Adapter] = set()
         self.changed = changed
         self._events: list[KVEvent] = []
+        self._num_on_disk = 0  # pages that were stored on disk and not removed
 
     def root_of(self, scope: CacheScope) -> int:
         """Return the digest before the first pages of a scope; 0: no page of the scope is in an event."""
@@ -92,7 +95,7 @@ class KVEventLog:
             content = b"".join(index.to_bytes(4, "little") + each for index, each in other)
         digest = _digest(parent.to_bytes(8, "little") + array("I", tokens).tobytes() + content)
         last = self._events[-1] if self._events else None
-        if isinstance(last, PagesStored) and last.digests[-1] == parent:
+        if isinstance(last, PagesStored) and not last.on_disk and last.digests[-1] == parent:
             last.digests.append(digest)
             last.tokens.extend(tokens)
         else:
@@ -105,15 +108,34 @@ class KVEventLog:
         return digest
 
     def removed(self, digest: int) -> None:
-        """Note that the page of `digest` is not found any more."""
+        """Note that the page of `digest` is not found in memory any more."""
+        self._removed(digest, on_disk=False)
+
+    def stored_on_disk(self, parent: int | None, digest: int, tokens: PageKey) -> None:
+        """Note that a page of text that is stored in memory is on disk too, like its parent; None: it has none."""
+        self._num_on_disk += 1
         last = self._events[-1] if self._events else None
-        if isinstance(last, PagesRemoved):
+        if isinstance(last, PagesStored) and last.on_disk and last.digests[-1] == parent:
             last.digests.append(digest)
+            last.tokens.extend(cast("tuple[int, ...]", tokens))
         else:
-            self._add(PagesRemoved([digest]))
+            self._add(PagesStored(parent, [digest], list(cast("tuple[int, ...]", tokens)), on_disk=True))
+
+    def removed_from_disk(self, digest: int) -> None:
+        """Note that the page of `digest` is not on disk any more."""
+        self._num_on_disk -= 1
+        self._removed(digest, on_disk=True)
+
+    def cleared_on_disk(self) -> None:
+        """Note that there are no pages on disk and in memory, whatever was before."""
+        self._num_on_disk = 0
+        self.cleared()
 
     def cleared(self) -> None:
-        """Note that there are no pages, whatever was before."""
+        """Note that there are no pages in memory, whatever was before: in one event, unless pages are on disk. The
+        removal of each page is noted before."""
+        if self._num_on_disk:
+            return
         if self._events:
             self._events = [PagesCleared()]  # older events no longer matter
         else:
@@ -123,6 +145,13 @@ class KVEventLog:
         """The events since this was last called."""
         events, self._events = self._events, []
         return events
+
+    def _removed(self, digest: int, *, on_disk: bool) -> None:
+        last = self._events[-1] if self._events else None
+        if isinstance(last, PagesRemoved) and last.on_disk == on_disk:
+            last.digests.append(digest)
+        else:
+            self._add(PagesRemoved([digest], on_disk))
 
     def _root_of(self, adapter: Adapter | None) -> int:
         if adapter is None:

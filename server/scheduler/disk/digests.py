@@ -22,7 +22,7 @@ def digests_of(seq: Sequence, pages: int, page_size: int) -> list[bytes]:
     digests, keys = seq.digests, seq.keys
     last = digests[-1] if digests else root_digest(seq.request.scope)
     for index in range(len(digests), pages):
-        last = _next(last, tuple(keys[index * page_size : (index + 1) * page_size]))
+        last = next_digest(last, tuple(keys[index * page_size : (index + 1) * page_size]))
         digests.append(last)
     return digests
 
@@ -33,7 +33,7 @@ def root_digest(scope: CacheScope) -> bytes:
     return sha256(_ROOT + f"{scope.group}\0{adapter}".encode()).digest()
 
 
-def _next(parent: bytes, key: PageKey) -> bytes:
+def next_digest(parent: bytes, key: PageKey) -> bytes:
     """Return the digest of a prefix with one page more."""
     tokens = [each for each in key if isinstance(each, int)]
     if len(tokens) == len(key):

@@ -2,7 +2,7 @@
 
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from numaserve.server.scheduler.disk.recency import Recency
@@ -34,6 +34,9 @@ class DiskDirectory:
     def __init__(self, num_slots: int, entries: Iterable[Entry] = ()) -> None:
         """Restore `entries`, in any order, with slots below `num_slots`. No two have the same slot or digest."""
         self.num_slots = num_slots
+        self.on_removed: Callable[[int], None] | None = (
+            None  # called with the slot of a node that is not on disk any more
+        )
         self._slots: dict[bytes, int] = {}
         self._recency = Recency()
         self._now = 0  # the latest time of use
@@ -129,7 +132,7 @@ class DiskDirectory:
         return dropped
 
     def clear(self) -> None:
-        """Forget all nodes. Slots that are handed out stay so."""
+        """Forget all nodes, without a call of `on_removed`. Slots that are handed out stay so."""
         self._free.extend(self._slots.values())
         self._slots = {}
         self._recency = Recency()
@@ -190,3 +193,5 @@ class DiskDirectory:
         del self._slots[self._digests[slot]]
         self._digests[slot] = self._parents[slot] = _NO_DIGEST
         self._groups[slot] = ""
+        if self.on_removed is not None:
+            self.on_removed(slot)

@@ -9,6 +9,7 @@ from numaserve.server.scheduler.cache.mark_kinds import MarkKind
 from numaserve.server.scheduler.cache.marks import Mark
 from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.scheduler.disk.counts import DiskCounts
 from numaserve.server.scheduler.disk.digests import digests_of
 from numaserve.server.scheduler.disk.shelves import Shelves
 from numaserve.server.scheduler.kv_cache import FoundPage, KVCache, TrustedPrefix
@@ -43,7 +44,8 @@ class Read:
     node: Node
     pages: list[PageToRead]
     anchor: AnchorToRead | None
-    depth: int  # pages of the prefix from which a sequence can begin then
+    begin: int  # pages of the prefix from which a sequence could begin before
+    depth: int  # likewise, when all is read
     compute_s: float  # that computing the same would take
     waiting: list[Sequence]
     is_void: bool = False  # the cache was flushed meanwhile
@@ -75,15 +77,19 @@ class DiskReads:
         page_size: int,
         compute_seconds: Callable[[int, int], float],
         next_id: Callable[[], int],
+        counts: DiskCounts,
+        on_disk: Callable[[Node], None],
     ) -> None:
         """`compute_seconds` predicts the time of a prompt's positions, given the first one and their number. `next_id`
-        gives each request to the ranks its number."""
+        gives each request to the ranks its number. `on_disk` is called with a node in memory whose page is on disk."""
         self._kv = kv
         self._waiting = waiting
         self._shelves = shelves
         self._size = page_size
         self._compute_seconds = compute_seconds
         self._next_id = next_id
+        self._counts = counts
+        self._on_disk = on_disk
         self._reads: dict[int, Read] = {}
         self._new: list[Read] = []
         self.bytes_per_s = 0.0  # of the slowest rank; 0: nothing is read
@@ -119,21 +125,21 @@ class DiskReads:
         new, self._new = self._new, []
         return new
 
-    def answered(self, request_id: int, done: int, problem: str, changes: list[Change]) -> Read | None:
-        """End a read, of which the first `done` records are in memory on all ranks, and return it; None if it is over.
+    def answered(self, request_id: int, done: int, problem: str, changes: list[Change]) -> None:
+        """End a read, of which the first `done` records are in memory on all ranks, unless it is over.
 
         With a `problem`, the next record cannot be read: its loss is added to `changes`.
         """
         read = self._reads.pop(request_id, None)
         if read is None:
-            return None
+            return
         if problem and done < len(read.records):
             record, anchors = read.records[done], self._shelves.anchors
             shelf = anchors if record.is_anchor and anchors is not None else self._shelves.pages
             shelf.drop(record.digest, changes)
+        self._count(read, done)
         self._adopt(read, 0 if read.is_void else done)
         self._resume(read.waiting)
-        return read
 
     def flush(self) -> None:
         """Let the tree get nothing of what is being read."""
@@ -172,7 +178,11 @@ class DiskReads:
         start = found.node.depth
         slots = list(self._shelves.pages.slots_of(seq.digests[start:end]))[:most]
         depth = self._shelves.deepest_anchor(seq.digests, found.usable, start + len(slots))
-        if depth < found.usable + _WORTH_PAGES or not self._pays(found, depth):
+        if depth < found.usable + _WORTH_PAGES:
+            return None
+        if not self._pays(found, depth):
+            self._counts.unpaid += not seq.disk_is_slower
+            seq.disk_is_slower = True
             return None
         anchor = None
         if self._shelves.anchors is not None:
@@ -184,7 +194,8 @@ class DiskReads:
             PageToRead(self._kv.found_page(seq, at, number), DiskRecord(slot, seq.digests[at], number))
             for at, (slot, number) in enumerate(zip(slots, numbers, strict=False), start)
         ]
-        return Read(self._next_id(), seq, found.node, pages, anchor, depth, self._compute_s(found, depth), [])
+        seconds = self._compute_s(found, depth)
+        return Read(self._next_id(), seq, found.node, pages, anchor, found.usable, depth, seconds, [])
 
     def _pays(self, found: TrustedPrefix, depth: int) -> bool:
         """Return whether a prefix of `depth` pages is read sooner than it is computed."""
@@ -209,12 +220,22 @@ class DiskReads:
         pages = [list(tail.pages) for tail in holding.tails]
         return AnchorToRead(holding, DiskRecord(slot, digest, snapshot=holding.snapshot, tails=pages))
 
+    def _count(self, read: Read, done: int) -> None:
+        """Count a read of which `done` records are in memory. Pages without their anchor spare nothing."""
+        pages = min(done, len(read.pages))
+        self._counts.read_pages += pages
+        end = read.node.depth + pages if read.anchor is None else read.depth if done == len(read.records) else 0
+        if end > read.begin and not read.is_void:
+            self._counts.hits += len(read.waiting)
+            self._counts.hit_tokens += (end - read.begin) * self._size
+
     def _adopt(self, read: Read, done: int) -> None:
         """Give the tree what was read, and free the rest."""
         node = read.node
         for each in read.pages[:done]:
             node = self._kv.adopt(node, each.page)
             node.disk_digest = each.record.digest
+            self._on_disk(node)
         self._kv.allocator.free([each.page.number for each in read.pages[done:]])
         self._kv.tree.trust(node)
         if read.anchor is not None:

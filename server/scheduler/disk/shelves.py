@@ -1,7 +1,7 @@
 """The directories of the disk tier with the sizes of their records."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Dropped, RecordKind, Used
@@ -36,6 +36,7 @@ class Shelf:
     kind: RecordKind
     directory: DiskDirectory
     record_bytes: int  # in the file of the rank with the largest ones
+    to_erase: list[int] = field(default_factory=list)  # slots of records that must not stay in the files
 
     def take_slot(self, changes: list[Change]) -> int | None:
         """Return a slot for a record; None: there is none. The record that it replaces is noted in `changes`."""
@@ -56,6 +57,12 @@ class Shelf:
         """Forget a record that cannot be read."""
         self.directory.drop(digest)
         changes.append(Dropped(self.kind, digest))
+
+    def drop_groups(self, kept: Collection[str], changes: list[Change]) -> None:
+        """Forget the records whose cache group is not `kept`, and have them erased."""
+        for slot, digest in self.directory.drop_groups(kept):
+            changes.append(Dropped(self.kind, digest))
+            self.to_erase.append(slot)
 
     def use(self, digests: Sequence[bytes], now: int, changes: list[Change]) -> None:
         """Make the records of a path the most recently used ones."""
@@ -82,6 +89,11 @@ class Shelves:
     pages: Shelf
     anchors: Shelf | None  # None: every page is an anchor
 
+    @property
+    def all(self) -> list[Shelf]:
+        """The records of each kind that the model has."""
+        return [self.pages] if self.anchors is None else [self.pages, self.anchors]
+
     def of(self, kind: RecordKind) -> Shelf:
         """Return the shelf of a kind, of which there are records."""
         return self.pages if kind == "pages" or self.anchors is None else self.anchors
@@ -96,9 +108,8 @@ class Shelves:
 
     def clear(self, changes: list[Change]) -> None:
         """Forget all records."""
-        self.pages.directory.clear()
-        if self.anchors is not None:
-            self.anchors.directory.clear()
+        for shelf in self.all:
+            shelf.directory.clear()
         changes.append(Cleared())
 
     def deepest_anchor(self, digests: Sequence[bytes], after: int, until: int) -> int:

@@ -1,13 +1,16 @@
 """The disk tier as the scheduler sees it: which pages the ranks write, and which they read."""
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
 
 from numaserve.server.scheduler.cache.holdings import Holding
 from numaserve.server.scheduler.cache.radix_tree import Node
-from numaserve.server.scheduler.disk.changes import Change
+from numaserve.server.scheduler.disk.changes import Change, RecordKind
+from numaserve.server.scheduler.disk.counts import DiskCounts
 from numaserve.server.scheduler.disk.digests import digests_of
+from numaserve.server.scheduler.disk.events import DiskEvents
 from numaserve.server.scheduler.disk.reads import DiskReads
 from numaserve.server.scheduler.disk.shelves import Shelves
 from numaserve.server.scheduler.disk.writes import DiskWrites
@@ -23,15 +26,6 @@ class DiskMove:
 
     message: WriteRecords | ReadRecords
     compute_s: float = 0.0  # that computing what is read would take
-
-
-@dataclass
-class DiskCounts:
-    """Counters for /metrics."""
-
-    written_pages: int = 0
-    read_pages: int = 0
-    problems: dict[str, int] = field(default_factory=dict)  # by kind
 
 
 class DiskTier:
@@ -58,10 +52,13 @@ class DiskTier:
         self._is_suspect = is_suspect
         self._ids = itertools.count()
         self._shelves: Shelves | None = None
-        self._writes = DiskWrites(kv, page_size)
+        self._writes = DiskWrites(kv, page_size, self._on_disk)
         self._reads: DiskReads | None = None
+        self._events: DiskEvents | None = None
         self._write_id = -1
         self._changes: list[Change] = []
+        self._groups: Collection[str] | None = None
+        self._is_flushed = False  # before it was opened
         self.counts = DiskCounts()
         self.now = 0  # unix seconds; the owner sets it
         kv.on_sound = self._unless_suspect(self._writes.offer)
@@ -71,6 +68,11 @@ class DiskTier:
     def is_open(self) -> bool:
         """Whether pages are written and read."""
         return self._shelves is not None
+
+    @property
+    def shelves(self) -> Shelves | None:
+        """The records on disk; None: the tier was not opened yet."""
+        return self._shelves
 
     @property
     def held_nodes(self) -> list[Node]:
@@ -94,6 +96,8 @@ class DiskTier:
     def open(self, shelves: Shelves) -> None:
         """Begin to write to a disk with these records, and to read from it when its rate is set."""
         self._shelves = shelves
+        if self._kv.log is not None and shelves.anchors is None:
+            self._events = DiskEvents(self._kv.log, shelves.pages.directory)
         self._reads = DiskReads(
             self._kv,
             self._waiting,
@@ -101,8 +105,14 @@ class DiskTier:
             page_size=self._size,
             compute_seconds=self._compute_seconds,
             next_id=lambda: next(self._ids),
+            counts=self.counts,
+            on_disk=self._on_disk,
         )
         self._kv.on_found = self._found
+        if self._is_flushed:
+            shelves.clear(self._changes)
+        if self._groups is not None:
+            self.keep_groups(self._groups)
 
     def set_read_rate(self, bytes_per_s: float) -> None:
         """Note the bandwidth of the slowest rank. 0: nothing is read."""
@@ -129,20 +139,40 @@ class DiskTier:
     def moved(self, request_id: int, done: int, problem: DiskProblem) -> None:
         """Note that all ranks have answered a request, of which the first `done` records were moved on every rank."""
         if problem:
-            self.counts.problems[problem] = self.counts.problems.get(problem, 0) + 1
+            self.counts.problems[problem] += 1
         if request_id == self._write_id:
             self._writes.answered(done, self.now, self._changes)
             self.counts.written_pages += done
             return
         lost = "" if problem == "cancelled" else problem
-        read = None if self._reads is None else self._reads.answered(request_id, done, lost, self._changes)
-        if read is not None:
-            self.counts.read_pages += min(done, len(read.pages))
+        if self._reads is not None:
+            self._reads.answered(request_id, done, lost, self._changes)
 
     def take_changes(self) -> list[Change]:
         """Return the changes of the directory since the last call."""
         changes, self._changes = self._changes, []
         return changes
+
+    def keep_groups(self, groups: Collection[str]) -> None:
+        """Forget the records of all other cache groups, and write no more of them."""
+        self._groups = self._writes.groups = groups
+        for shelf in () if self._shelves is None else self._shelves.all:
+            shelf.drop_groups(groups, self._changes)
+
+    def take_erasable(self) -> dict[RecordKind, list[int]]:
+        """Return the slots of records to erase after `take_changes` is kept; `erased` is to be called then."""
+        taken: dict[RecordKind, list[int]] = {}
+        for shelf in () if self._shelves is None else self._shelves.all:
+            if shelf.to_erase:
+                taken[shelf.kind] = shelf.to_erase.copy()
+                shelf.to_erase.clear()
+        return taken
+
+    def erased(self, slots: Mapping[RecordKind, ListOf[int]]) -> None:
+        """Note that slots of `take_erasable` can have other records."""
+        for shelf in () if self._shelves is None else self._shelves.all:
+            for slot in slots.get(shelf.kind, ()):
+                shelf.directory.give_back(slot)
 
     def workers_died(self) -> None:
         """Forget what the ranks were asked for: they are gone, with the memory of all pages."""
@@ -155,8 +185,11 @@ class DiskTier:
         self._kv.tree.hide_all()
         if self._reads is not None:
             self._reads.flush()
+        self._is_flushed = self._shelves is None
         if self._shelves is not None:
             self._shelves.clear(self._changes)
+        if self._events is not None:
+            self._events.cleared()
 
     def close(self) -> None:
         """Stop to write and to read. What the ranks were asked for is to be cancelled, and answered."""
@@ -166,12 +199,19 @@ class DiskTier:
         self._writes.stop()
         if self._reads is not None:
             self._reads.stop()
+        if self._events is not None:
+            self._events.close()
 
     def _found(self, seq: Sequence, node: Node) -> None:
         """Make the prefix up to a node of `seq` the most recently used one."""
         if self._shelves is not None and not seq.request.scope.salt:
             path = digests_of(seq, node.depth, self._size)[: node.depth]
             self._shelves.use(path, self.now, self._changes)
+
+    def _on_disk(self, node: Node) -> None:
+        """Report that the page of a node in memory is on disk."""
+        if self._events is not None:
+            self._events.on_disk(node)
 
     def _unless_suspect(self, offer: Callable[[Sequence, Node], None]) -> Callable[[Sequence, Node], None]:
         def offered(seq: Sequence, node: Node) -> None:

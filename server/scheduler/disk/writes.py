@@ -1,7 +1,7 @@
 """The nodes of the radix tree that are written to disk."""
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Collection, Set
 from typing import NamedTuple
 
 from numaserve.server.scheduler.cache.anchors import Anchors
@@ -47,15 +47,18 @@ class DiskWrites:
     the content of another prefix, not even one that does not count. One batch is written at a time.
     """
 
-    def __init__(self, kv: KVCache, page_size: int) -> None:
+    def __init__(self, kv: KVCache, page_size: int, on_disk: Callable[[Node], None]) -> None:
+        """`on_disk` is called with a node in memory whose page is on disk."""
         self._kv = kv
         self._page_size = page_size
+        self._on_disk = on_disk
         self._queue: deque[Item] = deque()
         self.batch: Batch | None = None
+        self.groups: Collection[str] | None = None  # cache groups that still exist; None: all do
 
     def offer(self, seq: Sequence, node: Node) -> None:
         """Write the path to a node of `seq`, as far as it was not offered before."""
-        if seq.request.scope.salt or len(self._queue) >= _MOST_WAITING:
+        if seq.request.scope.salt or self._is_gone(node) or len(self._queue) >= _MOST_WAITING:
             return
         new = []
         while node.parent is not None and not node.disk_digest and not node.hidden:
@@ -110,19 +113,20 @@ class DiskWrites:
             return
         for index, (item, record) in enumerate(zip(batch.items, batch.records, strict=True)):
             node, shelf = item.node, batch.shelves.of(item.kind)
-            if index >= done or node.hidden:
-                shelf.directory.give_back(record.slot)
+            if index >= done or node.hidden or self._is_gone(node):
+                self._give_back(shelf, node, record.slot)
                 node.disk_digest = b""
                 continue
             parent = b"" if node.parent is None or record.is_anchor else node.parent.disk_digest
             shelf.add(Entry(record.slot, record.digest, parent, node.depth, node.scope.group, now), changes)
+            self._on_disk(node)
 
     def workers_died(self) -> None:
         """Forget the batch and all that was offered: the pages are lost."""
         batch = self._end()
         if batch is not None:
             for item, record in zip(batch.items, batch.records, strict=True):
-                batch.shelves.of(item.kind).directory.give_back(record.slot)
+                self._give_back(batch.shelves.of(item.kind), item.node, record.slot)
         self._queue.clear()
 
     def stop(self) -> None:
@@ -143,9 +147,10 @@ class DiskWrites:
         node, parent, on_disk = item.node, item.node.parent, shelves.pages
         if parent is None or node.hidden or parent.children.get(node.key) is not node:
             return False  # it was evicted
-        if not node.disk_digest:
-            return False  # it is to be offered again
+        if not node.disk_digest or self._is_gone(node) or (item.kind == "pages" and node in pages):
+            return False  # it is to be offered again, or never, or was before its turn
         if shelves.of(item.kind).has(node.disk_digest):
+            self._on_disk(node)
             return False
         if item.kind == "anchors":
             return node in pages or on_disk.has(node.disk_digest)
@@ -156,6 +161,17 @@ class DiskWrites:
             step.disk_digest = b""  # to be offered again: a node of the path was evicted from the disk, or not written
             step = step.parent
         return False
+
+    def _give_back(self, shelf: Shelf, node: Node, slot: int) -> None:
+        """Take back a slot that may have a record which does not count."""
+        if self._is_gone(node):
+            shelf.to_erase.append(slot)
+        else:
+            shelf.directory.give_back(slot)
+
+    def _is_gone(self, node: Node) -> bool:
+        """Return whether the keys of a node's cache group were removed; its last requests may still run."""
+        return self.groups is not None and node.scope.group not in self.groups
 
     def _record(self, item: Item, shelf: Shelf, changes: list[Change]) -> DiskRecord | None:
         """Return the record of an item, with a slot; None where there is nothing to write, or no slot."""

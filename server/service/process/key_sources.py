@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from numaserve.server.common.secret_file import find_secret_file
@@ -27,6 +28,7 @@ class KeySources:
         key = take_environment_key()
         self._file = file
         self._from_environment = [] if key is None else [ApiKey(key)]
+        self.on_reload: Callable[[Collection[str]], None] = lambda groups: None  # with the cache groups of all keys
         keys = self._read()
         self.keys: Callers | None = ApiKeys(keys, one_group=one_group) if keys else None  # None: no key is required
         if passed:
@@ -37,6 +39,7 @@ class KeySources:
         if isinstance(self.keys, ApiKeys):
             self.keys.replace(self._read())
             self.log_sharing()
+            self.on_reload(self.keys.cache_groups())
 
     def log_sharing(self) -> None:
         """Log which keys share cached prefixes; nothing if no key is required."""

@@ -76,7 +76,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:
-        """Clear the prefix cache; returns 409 while requests are running."""
+        """Clear the prefix cache in memory and on disk; returns 409 while requests are running."""
         return await flush(context)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=errors())

@@ -300,3 +300,35 @@ def test_routing_is_skewed_only_within_limits(host: str, tmp_path: Path, capsys:
     status, _, errors = run(capsys, str(tmp_path), "--host", host, "--skew", "5")
     assert status == 2
     assert "--skew" in errors
+
+
+def test_a_disk_tier_has_pages_by_its_size_and_memory_of_the_front_end(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ("--shape", "llama-8b", "--host", host, "--tp", "1")
+    plain, disk = record(capsys, tmp_path, *shape), record(capsys, tmp_path, *shape, "--kv-disk-gib", "64")
+    tier = disk["kv_disk"]
+    # 32 layers, keys and values of 8 heads of 128 in bf16; the header of the record takes a block.
+    assert tier["page_bytes"] == 32 * 2 * 8 * 128 * 2 * 32 + 4096
+    assert tier["pages"] == pytest.approx((64 << 30) / tier["page_bytes"], rel=0.01)
+    assert (tier["tokens"], tier["anchors"]) == (32 * tier["pages"], 0)
+    assert tier["front_end_bytes"] == 300 * tier["pages"]
+    needed = [sum(node["scratch"] for node in made["memory"]) for made in (plain, disk)]
+    assert needed[1] - needed[0] == tier["front_end_bytes"]
+    assert tier["pays_from_bytes_per_s"] == pytest.approx(32 * tier["page_bytes"] / disk["prefill"]["seconds"])
+    assert "kv_disk" not in plain
+    _, out, _ = run(capsys, *shape, "--kv-disk-gib", "64")
+    assert "Disk tier" in out
+    assert "sooner than computed" in out
+
+
+@pytest.mark.parametrize("shape", ["qwen3.5-0.8b", "gemma4-e2b"])
+def test_anchors_take_at_most_half_of_a_disk_tier(
+    shape: str, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--shape", shape, "--host", host, "--tp", "2", "--context-length", "32768")
+    tier = record(capsys, tmp_path, *options, "--kv-disk-gib", "8")["kv_disk"]
+    anchors, pages = (tier[f"{kind}s"] * tier[f"{kind}_bytes"] for kind in ("anchor", "page"))
+    assert 0 < anchors <= 4 << 30
+    assert 7.8 * (1 << 30) < anchors + pages <= 8 << 30
+    assert tier["front_end_bytes"] == 300 * (tier["pages"] + tier["anchors"])

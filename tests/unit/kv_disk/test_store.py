@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.kv_disk.store import Store, StoreOptions
-from numaserve.server.scheduler.disk.changes import Added, Change, Used
+from numaserve.server.scheduler.disk.changes import Added, Change, Dropped, Used
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
 from numaserve.server.scheduler.disk.shelves import Directories, RecordSizes
 
@@ -135,43 +135,50 @@ async def test_a_removed_key_and_what_is_too_old_lose_their_bytes(options: Store
     server.store.close()
 
 
-async def test_while_it_serves_a_key_is_removed_and_prefixes_become_too_old(
-    options: StoreOptions, monkeypatch: pytest.MonkeyPatch
+async def test_a_key_that_is_removed_while_the_server_runs_loses_its_bytes_after_its_nodes(
+    options: StoreOptions,
 ) -> None:
+    server = Server(options)
+    await server.load()
+    server.write(*(entry_of(number, number, "key a" if number % 2 else "", NOW) for number in range(5)))
+    erased: list[set[int]] = []
+    server.store.append([Dropped("pages", digest_of(number)) for number in (1, 3)])
+    server.store.erase({"pages": [1, 3, 200]}, lambda: erased.append(server.records()))
+    await eventually(lambda: erased)
+    assert erased == [{0, 2, 4}]
+    assert server.records(1) == {0, 2, 4}
+    server.store.close()
+    again = Server(options)
+    assert {entry.slot for entry in nodes((await again.load()).pages)} == {0, 2, 4}
+    assert not (server.problems or again.problems)
+    again.store.close()
+
+
+async def test_while_it_serves_prefixes_become_too_old(options: StoreOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.kv_disk.upkeep._LOOK_S", 0.01)
-    groups = {"", "key a"}
-    server = Server(replace(options, groups=lambda: {*groups}, max_age_s=3600))
+    server = Server(replace(options, max_age_s=3600))
     found = await server.load()
     now = server.store.now()
-    entries = [
-        entry_of(0, at=now - 3700),
-        entry_of(1, at=now - 3700),
-        entry_of(8, 5, "key a", now),
-        entry_of(16, 9, at=now),
-    ]
-    for entry in entries:
+    for entry in (entry_of(0, at=now - 3700), entry_of(1, at=now - 3700), entry_of(16, 9, at=now)):
         taken = found.pages.take_slot()
         assert taken is not None
         found.pages.add(entry._replace(slot=taken[0]))
     server.write(*found.pages.entries())
-    await eventually(lambda: len(found.pages) == 2)
-    await eventually(lambda: server.records() == server.records(1) == {2, 3})
-    groups.remove("key a")
     await eventually(lambda: len(found.pages) == 1)
-    await eventually(lambda: server.records() == server.records(1) == {3})
+    await eventually(lambda: server.records() == server.records(1) == {2})
     # All slots become free again, but the one in use.
     free = set[int]()
-    while free != {0, 1, 2}:
+    while free != {0, 1}:
         taken = found.pages.take_slot()
         assert taken is not None
-        if taken[0] < 4:
+        if taken[0] < 3:
             free.add(taken[0])
         else:
             found.pages.give_back(taken[0])
         await asyncio.sleep(0.001)
     server.store.close()
     again = Server(options)
-    assert {entry.slot for entry in (await again.load()).pages.entries()} == {3}
+    assert {entry.slot for entry in (await again.load()).pages.entries()} == {2}
     again.store.close()
 
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from numaserve.server.engine.overview import WorkerState
+from numaserve.server.metrics.kv_disk_figures import DiskFigures, DiskRecords
 from numaserve.server.profiling.figures import RankFigures
 from numaserve.server.profiling.machine import Machine, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
@@ -50,6 +51,21 @@ def test_a_view_shows_what_a_step_costs_and_fits_a_terminal() -> None:
     assert "1.000" in text  # ms of a step
     assert "50%" in text
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_the_disk_tier_has_a_line_if_there_is_one() -> None:
+    def line(disk: DiskFigures | None) -> str:
+        now = replace(OVERVIEW, disk=disk)
+        answer = msgspec.json.decode(msgspec.json.encode(Machine("1", "tiny", now, [])), type=Machine)
+        return "".join(each for each in text_of(machine_view("", answer, None)).splitlines() if "Disk" in each)
+
+    pages = DiskRecords(1200, 2000, 3 << 30)
+    figures = DiskFigures(
+        "open", limit_bytes=8 << 30, read_bytes_per_s=1.25e9, records={"pages": pages}, hit_tokens=38_400
+    )
+    assert line(figures) == "Disk      open: 1,200 pages, 3.0 of 8.0 GiB; 38,400 tokens read, 1.25 GB/s"
+    assert "off until the next start: full: no space" in line(DiskFigures("off", off_reason="full: no space"))
+    assert not line(None)
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(WIDTH - 1, ["resident"]), (40, ["resident", "cores"])])

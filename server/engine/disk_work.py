@@ -226,6 +226,8 @@ class DiskWork:
             self._begin()
 
     def _begin(self) -> None:
+        if self.off_reason:
+            return  # a sequence would wait for a read that is never sent
         self._has_workers = True
         self._probed_bytes_per_s = self._bytes_per_s = min(each.read_bytes_per_s for each in self._ready.values())
         self._tier.set_read_rate(self._bytes_per_s)

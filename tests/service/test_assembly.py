@@ -34,7 +34,7 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     config = load_config({"model": "demo", "chunked_prefill_size": 16, "max_running_requests": 64})
     deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
 
 
@@ -45,7 +45,7 @@ def test_steps_may_become_longer_than_the_first_ones_unless_their_size_is_given(
     config = load_config({"model": "demo", **given})
     deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
     assert (info["chunked_prefill_size"], info["step_tokens"]) == (most, first)
 
@@ -55,7 +55,7 @@ def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(giv
     config = load_config({"model": "demo", **given})
     deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4, free_gib=6))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == runs
 
 
@@ -64,7 +64,7 @@ def test_the_scheduler_has_the_window_tables_of_the_workers() -> None:
     model = configured("MistralForCausalLM", sliding_window=512)
     deployment = make_deployment(deployment_options(config, Path("model")), model, machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     (shown,) = make_engine(checked, EngineCallbacks(), ["true"]).server_info()["window_tables"]
     assert shown["num_pages"] == deployment.launches[0].capacity.window_pages[0]
 
@@ -80,7 +80,7 @@ def test_scheduler_and_workers_have_the_same_limits(monkeypatch: pytest.MonkeyPa
     config = load_config({"model": "demo", "tp": 2, "speculative": ["suffix"]})
     deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(2, 2))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     make_engine(checked, EngineCallbacks(), ["true"])
     assert deployment.capacity.num_snapshots > 0 < deployment.capacity.max_drafts
     assert [each.capacity for each in (*made, *deployment.launches)] == [deployment.capacity] * 3
@@ -126,7 +126,7 @@ def test_a_bidirectional_model_has_its_prompts_packed_into_chunks_and_caches_non
     model = bidirectional(max_position_embeddings=8192)
     deployment = make_deployment(deployment_options(config, Path("model")), model, machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
     assert (info["chunked_prefill_size"], info["context_length"]) == (256, 8192)
     assert info["enable_prefix_cache"] is False

@@ -64,6 +64,7 @@ def test_what_constraints_need_is_made_before_the_server_is_ready(monkeypatch: p
         name="some",
         key_sources=SimpleNamespace(keys=None),
         adapters=None,
+        kv_disk=None,
         config=SimpleNamespace(served_task="generate", log_format="auto"),
         tokenizer=SimpleNamespace(chat_template=None),
     )

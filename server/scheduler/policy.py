@@ -9,11 +9,6 @@ from numaserve.server.scheduler.step_time import StepTime
 from numaserve.server.scheduler.tower_runs import TowerRuns
 from numaserve.server.speculation.reports import NO_DRAFT, Draft
 
-# The part of the limit on a step with decodes that runs of the vision tower, and chunks of prompts with images, may
-# fill. Both fill it closely, and one step in ten takes longer than predicted, because images arrive and are decoded on
-# the same cores. A reserve for runs alone was rejected: one step in fifteen next to an image has a chunk.
-_IMAGES_SHARE = 0.8
-
 
 class Chunk(NamedTuple):
     """A sequence's part of a step: `length` positions, the first `logprob_rows` of them with prompt logprobs."""
@@ -42,8 +37,9 @@ class StepBudget:
     `least_step_tokens` tokens therefore takes at most `ECONOMICAL_STEP_S`.
 
     Runs of the vision tower take their time from the same limits: a prefill is cut before the first tile whose run does
-    not fit. Next to decodes they leave a reserve of the limit (`_IMAGES_SHARE`), and so do all chunks of prompts with
-    images. Where the next position of a prefill needs such a run, the step has as many parts of it as fit next to
+    not fit. Next to decodes they leave a reserve of the limit for steps that take longer (`RunCost.overrun`), and so do
+    all chunks of prompts with images: a reserve for runs alone was rejected, since one step in fifteen next to an image
+    has a chunk. Where the next position of a prefill needs such a run, the step has as many parts of it as fit next to
     decodes, and the first prefill at least one, so that an image ends. Without decodes the run is planned whole.
     """
 
@@ -195,7 +191,9 @@ class StepBudget:
 
     def _limit_of_images(self, seq: Sequence) -> float:
         limit_s = self._limit_of(seq)
-        return ECONOMICAL_STEP_S if limit_s is None else _IMAGES_SHARE * limit_s
+        if limit_s is None:
+            return ECONOMICAL_STEP_S
+        return limit_s if self._tower is None else limit_s / self._tower.cost.overrun
 
     def _limit_of(self, seq: Sequence) -> float | None:
         """Return the seconds of the step for the sake of its decodes; None if a prefill may take any time."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import Terms
+from numaserve.server.scheduler.overrun import Overrun
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.tower_runs import RunCost
 from numaserve.workers.interface.protocol import OperationTerms, StepResult
@@ -29,6 +30,7 @@ class StepCosts:
         self.draft_model = CostModel() if draft_model else None
         self.tower = CostModel() if tower else None
         self._tower_parts: Sequence[float] = ()  # see `Ready`
+        self._with_images = Overrun()  # steps that run the tower, or read its features
         self.tower_s = 0.0  # seconds of all runs so far
 
     def describe(
@@ -76,11 +78,12 @@ class StepCosts:
         """Return the cost of a run of the tower, next to prompts in steps of `chunk` tokens."""
         parts = self._tower_parts or (1.0,)
         if self.tower is None or not self.tower.predicts:
-            return RunCost(math.inf, 0.0, parts)
+            return RunCost(math.inf, 0.0, parts, self._with_images.factor)
         seconds = self.tower.predict(_terms_of_runs(self.tower, 1))
         if not self.served.predicts:
-            return RunCost(seconds, 0.0, parts)
-        return RunCost(seconds, seconds * chunk / self.served.predict(self.served.begin().terms(0, chunk)), parts)
+            return RunCost(seconds, 0.0, parts, self._with_images.factor)
+        tokens = seconds * chunk / self.served.predict(self.served.begin().terms(0, chunk))
+        return RunCost(seconds, tokens, parts, self._with_images.factor)
 
     def predicted(self, step: InFlight) -> float | None:
         """Return the prediction of a step without drafting and the tower, in seconds; None before a step was
@@ -89,6 +92,9 @@ class StepCosts:
 
     def observe(self, step: InFlight, result: StepResult) -> None:
         """Note the time of a step."""
+        expected = self.expected(step) if step.run_share or step.places else None
+        if expected is not None:
+            self._with_images.observe(expected, (result.worker_ns - result.mask_wait_ns) * 1e-9)
         if any(step.terms):
             self.served.observe(step.terms, model_seconds(result))
         if self.draft_model is not None and any(step.draft_terms):

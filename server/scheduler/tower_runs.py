@@ -17,6 +17,7 @@ class RunCost(NamedTuple):
     seconds: float  # infinity before a run was observed
     tokens: float  # of prompts, that take as long; 0 while that is unknown
     parts: ListOf[float]  # the share of each
+    overrun: float = 1.0  # of the time of a step with runs, or with rows of images, to the predicted one; see `Overrun`
 
 
 class Ahead(NamedTuple):

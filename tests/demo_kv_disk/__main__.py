@@ -1,9 +1,10 @@
 """``python -m tests.demo_kv_disk``: a long prompt, SIGKILL, a restart, and the same prompt again.
 
-The prompt is computed once. The server is then killed, its files leave the page cache, and a new server reads the
-prompt's pages from disk. The bound is what that takes at least: the bytes at the disk's bandwidth, which plain direct
-reads measure in the same run, and a prompt of 32 tokens. At last a byte of the files is changed. The exit status is 1
-where a bit of an answer differs, or where the damaged record is not noticed.
+The prompt is computed once. The server is then killed, and a new server reads the prompt's pages from disk, past the
+page cache. The bound is what that takes at least: the bytes at the disk's bandwidth, which plain direct reads measure
+in the same run, and the last 32 tokens of the prompt, as they are computed when the rest is in memory. A refused
+request of the same length comes first, with which the process starts that decodes long bodies. At last a byte of the
+files is changed. The exit status is 1 where a bit of an answer differs, or where the damaged record is not noticed.
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ def main() -> int:
         bandwidth = direct_bytes_per_s(folder / "rank-0.pages")
         with _server(model, folder) as server:
             _wait_for_disk(server)
-            short = min(_ask(server, prompt[-_SHORT - each :][:_SHORT]).seconds for each in range(1, 4))
+            _ask(server, prompt[-_SHORT - 1 :][:_SHORT])
+            _refuse(server, prompt)
             restored = _ask(server, prompt)
+            in_memory = min(_ask(server, prompt).seconds for _ in range(3))
             _kill(server)
         nbytes = restored.cached // PAGE_SIZE * read_folder(folder).record_bytes("pages")[0]
-        bound = nbytes / bandwidth + short
+        bound = nbytes / bandwidth + in_memory
         equal = restored.choices == cold.choices
         print(
             f"cold {cold.seconds:.1f} s | restored {restored.seconds:.2f} s | bound {bound:.2f} s "
@@ -111,6 +114,11 @@ def _ask(server: RealServer, prompt: list[int]) -> Reply:
             if event.get("usage"):
                 cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
     return Reply(first - begin, cached, choices)
+
+
+def _refuse(server: RealServer, prompt: list[int]) -> None:
+    """Send a prompt with a token that the model does not have."""
+    assert server.complete([*prompt, 1 << 20], 1).status_code == 400
 
 
 def _kill(server: RealServer) -> None:

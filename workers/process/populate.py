@@ -10,7 +10,7 @@ from numaserve.workers.interface.protocol import SeqPlan, StepPlan, WindowWork
 
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
-_PAGES_AHEAD = 256  # 8192 tokens
+PAGES_AHEAD = 256  # 8192 tokens
 _PIECES_A_STEP = 4
 _TIMES_USED = 2  # above 1, to catch up with a prompt that came before anything was touched
 
@@ -27,21 +27,29 @@ class Population:
     cores.
     """
 
-    def __init__(self, layers: Sequence[tuple[int, int]], num_pages: int, window: int | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[tuple[int, int]],
+        num_pages: int,
+        window: int | None = None,
+        pages_ahead: int = PAGES_AHEAD,
+    ) -> None:
         """Populate the layers, given address and bytes of each, which are divided into `num_pages` pages. These are
-        pages of a window table, or with None of all sequences."""
+        pages of a window table, or with None of all sequences. At least `pages_ahead` are touched before they are
+        used."""
         self._window = window
+        self._ahead = pages_ahead
         self._layers = [(address, nbytes // num_pages) for address, nbytes in layers if nbytes > 0]  # bytes of a page
         self._num_pages = num_pages
         self._pages_a_piece = max(1, _PIECE_BYTES // max((nbytes for _, nbytes in self._layers), default=1))
         self._next_page = self._next_layer = 0
-        self._wanted = min(num_pages, _PAGES_AHEAD) if self._layers else 0
+        self._wanted = min(num_pages, self._ahead) if self._layers else 0
         self._used = self._owed = 0  # assigned pages; backlog of `keep_up` in pages of one layer
 
     @property
     def is_behind(self) -> bool:
         """True if steps may soon reach memory that was not touched."""
-        return self._next_page < min(self._wanted, self._used + _PAGES_AHEAD // 2)
+        return self._next_page < min(self._wanted, self._used + self._ahead // 2)
 
     def follow(self, plan: StepPlan) -> None:
         """Note the pages that a plan assigns to sequences."""
@@ -57,7 +65,7 @@ class Population:
         if self._layers and page >= self._used:
             self._owed += _TIMES_USED * (page + 1 - self._used) * len(self._layers)
             self._used = page + 1
-            self._wanted = max(self._wanted, min(self._num_pages, self._used + _PAGES_AHEAD))
+            self._wanted = max(self._wanted, min(self._num_pages, self._used + self._ahead))
 
     def keep_up(self) -> None:
         """Touch more memory than was assigned since the last call, so that steps without pauses do not reach untouched

@@ -18,7 +18,7 @@ from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.needs import kv_bytes
 from numaserve.workers.planning.reference import draft_bytes, page_bytes, window_page_bytes
 from numaserve.workers.process.node import NodeContext
-from numaserve.workers.process.populate import Population
+from numaserve.workers.process.populate import PAGES_AHEAD, Population
 from numaserve.workers.program.cost import StepWork, merged_terms
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
@@ -100,6 +100,8 @@ class RankProgram:
         self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
         self.parts, self.shares = ([], []) if in_parts is None else parts_of(builder.costed(), in_parts)
         self._lent = lender is not None
+        # The first prompt after a restart may be read from disk whole, much faster than memory is touched.
+        self._least_ahead = limits.pages_per_slot if launch.disk_folder else 0
         self.program, self.outside = _build(builder, held, node, None if lender is None else lender.program)
 
     @property
@@ -132,7 +134,8 @@ class RankProgram:
         if self._lent:
             return []
         common, *windows = zip(self.table_memory(), self.setup.limits.table_pages, strict=True)
-        return [Population(*common), *(Population(*each, window) for window, each in enumerate(windows))]
+        whole = Population(*common, pages_ahead=max(PAGES_AHEAD, self._least_ahead))
+        return [whole, *(Population(*each, window) for window, each in enumerate(windows))]
 
 
 def _build(

@@ -15,7 +15,6 @@ LAYER_BYTES = PAGES * PAGE_BYTES
 
 @pytest.fixture(autouse=True)
 def five_pages_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(populate, "_PAGES_AHEAD", 5)
     monkeypatch.setattr(populate, "_PIECE_BYTES", 2 * PAGE_BYTES)
 
 
@@ -27,7 +26,8 @@ def cache() -> mmap.mmap:
 
 def population(memory: mmap.mmap) -> Population:
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    return Population([(address + layer * LAYER_BYTES, LAYER_BYTES) for layer in range(LAYERS)], PAGES)
+    layers = [(address + layer * LAYER_BYTES, LAYER_BYTES) for layer in range(LAYERS)]
+    return Population(layers, PAGES, pages_ahead=5)
 
 
 def faults_of_writing(memory: mmap.mmap, first: int, end: int) -> list[int]:
@@ -118,7 +118,7 @@ def test_nothing_is_touched_after_a_step_that_has_taken_no_page() -> None:
 
 
 def test_no_memory_is_no_work() -> None:
-    ahead = Population([(0, 0)] * LAYERS, PAGES)
+    ahead = Population([(0, 0)] * LAYERS, PAGES, pages_ahead=5)
     ahead.use(3)
     ahead.keep_up()
     assert not ahead.advance()

@@ -24,7 +24,6 @@ from tests.bench.bench_serving import Server
 
 _TURNS, _FIRST, _LATER, _OUTPUT = 6, 2000, 200, 16
 _AT_ONCE = 8
-_VOCABULARY = range(300, 40_000)
 _KV_PART = 4  # of what the sessions need is in memory
 _STREAMS, _STREAM_TOKENS, _PROMPT, _PAUSE_S = 4, 160, 512, 1.0
 _PATIENCE_S = 3600.0
@@ -39,6 +38,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--token-bytes", type=int, default=23_040, help="of the KV cache; those of the demo")
+    parser.add_argument("--vocabulary", type=int, default=40_000, help="token ids in prompts are below it")
     asked = parser.parse_args()
     for name in asked.table:
         tables[name](asked)
@@ -50,7 +50,7 @@ def _sessions(asked: argparse.Namespace) -> None:
     rates = {}
     for tier in (True, False):
         with _server(asked.model, *memory, tier=tier) as server:
-            seconds, prompts, cached = asyncio.run(_all_turns(server.url, asked.sessions))
+            seconds, prompts, cached = asyncio.run(_all_turns(server.url, asked.sessions, range(3, asked.vocabulary)))
         rates[tier] = prompts / seconds
         found = f"{cached / prompts:.0%} of them cached"
         print(
@@ -60,10 +60,10 @@ def _sessions(asked: argparse.Namespace) -> None:
     print(f"sessions: {rates[True] / rates[False]:.2f} times the throughput with the tier", flush=True)
 
 
-async def _all_turns(url: str, sessions: int) -> tuple[float, int, int]:
+async def _all_turns(url: str, sessions: int, vocabulary: range) -> tuple[float, int, int]:
     """Return the seconds of all turns, their prompt tokens, and how many of these were cached."""
     rng, places = random.Random(0), asyncio.Semaphore(_AT_ONCE)
-    histories = [rng.choices(_VOCABULARY, k=_FIRST) for _ in range(sessions)]
+    histories = [rng.choices(vocabulary, k=_FIRST) for _ in range(sessions)]
     prompts = cached = 0
     begin = time.perf_counter()
     async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE_S) as client:
@@ -75,7 +75,7 @@ async def _all_turns(url: str, sessions: int) -> tuple[float, int, int]:
                 answer = (await client.post("/v1/completions", json=body | {"return_token_ids": True})).json()
             prompts += answer["usage"]["prompt_tokens"]
             cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-            history += answer["choices"][0]["token_ids"] + rng.choices(_VOCABULARY, k=_LATER)
+            history += answer["choices"][0]["token_ids"] + rng.choices(vocabulary, k=_LATER)
 
         for _ in range(_TURNS):
             await asyncio.gather(*map(turn, histories))
@@ -86,20 +86,20 @@ def _streams(asked: argparse.Namespace) -> None:
     ratios = []
     with _server(asked.model, tier=True) as one, _server(asked.model, tier=False) as other:
         for number in range(asked.rounds + 1):
-            seconds = [asyncio.run(_gaps(server.url, number)) for server in (one, other)]
+            seconds = [asyncio.run(_gaps(server.url, number, range(3, asked.vocabulary))) for server in (one, other)]
             if number:  # the first round is for the servers to learn the times of their steps
                 ratios.append(seconds[0] / seconds[1])
                 print(f"streams: {seconds[0] * 1e3:.2f} ms with writes, {seconds[1] * 1e3:.2f} ms without", flush=True)
     print(f"streams: {statistics.median(ratios):.3f} times the gap with writes, median of {len(ratios)}", flush=True)
 
 
-async def _gaps(url: str, number: int) -> float:
+async def _gaps(url: str, number: int, vocabulary: range) -> float:
     """Return the mean seconds between two tokens of streams, while prompts arrive that are written to disk."""
     rng, is_over = random.Random(number), asyncio.Event()
     async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE_S) as client:
 
         async def stream() -> float:
-            body = {"prompt": rng.choices(_VOCABULARY, k=32), "max_tokens": _STREAM_TOKENS, "ignore_eos": True}
+            body = {"prompt": rng.choices(vocabulary, k=32), "max_tokens": _STREAM_TOKENS, "ignore_eos": True}
             moments = []
             async with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
                 async for line in answer.aiter_lines():
@@ -109,7 +109,7 @@ async def _gaps(url: str, number: int) -> float:
 
         async def prompts() -> None:
             while not is_over.is_set():
-                body = {"prompt": rng.choices(_VOCABULARY, k=_PROMPT), "max_tokens": 1}
+                body = {"prompt": rng.choices(vocabulary, k=_PROMPT), "max_tokens": 1}
                 await client.post("/v1/completions", json=body)
                 await asyncio.sleep(_PAUSE_S)
 

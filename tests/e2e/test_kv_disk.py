@@ -29,7 +29,7 @@ class Case(NamedTuple):
     anchors: int
 
 
-CASES = [Case(LLAMA, 2, _PAGES, 0), Case(HYBRID, 1, _PAGES - 1, 1), Case(SLIDING, 2, _PAGES, 1)]
+CASES = [Case(LLAMA, 2, _PAGES, 0), Case(HYBRID, 1, _PAGES - 1, 1), Case(SLIDING, 2, _PAGES, 2)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.family)

@@ -9,6 +9,7 @@ from typing import Protocol
 from numaserve.workers.kv_disk.files import Staging
 from numaserve.workers.weights.cache.background import leave_time_to_steps
 
+_JOIN_S = 0.5  # for all threads of a worker that ends
 _REST_S = 0.008  # a mebibyte takes a quarter of a millisecond of a core, which a step of all cores has to wait for
 
 Task = Callable[[Staging], None]  # must raise nothing
@@ -49,8 +50,9 @@ class IoThreads:
         self._sources: deque[Source] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        for _ in range(count):
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
 
     def add(self, source: Source) -> None:
         """Work on a source, after all that were added before."""
@@ -59,10 +61,14 @@ class IoThreads:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let the threads end after their tasks."""
+        """Let the threads end after their tasks, and wait for those whose disk does not hang: a thread that lives on
+        holds native objects when the interpreter ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        end = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self) -> None:
         leave_time_to_steps(self._cpus)

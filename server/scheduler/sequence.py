@@ -157,7 +157,7 @@ class Sequence:
     awaits_prefix: bool = field(init=False, default=False)
     waited_to: int = field(init=False, default=0)
     waits_below: int = field(init=False, default=0)
-    # Of its prefixes of whole pages, as far as they were asked for: their names on disk, see `digests_of`.
+    # The names on disk of its prefixes of whole pages, as far as they were asked for, see `digests_of`.
     digests: list[bytes] = field(init=False, default_factory=list)
     disk_reads: int = field(init=False, default=0)  # for which it has waited
     disk_is_slower: bool = field(init=False, default=False)  # than computing its prefix

@@ -69,8 +69,8 @@ class StepCosts:
         return seconds
 
     def prompt_seconds(self, start: int, length: int) -> float:
-        """Return the seconds of `length` tokens of a prompt from position `start` on. Before a step was observed that
-        is an estimate for a fast machine: who compares it with another way must not take that one in vain."""
+        """Return the seconds of `length` tokens of a prompt from position `start` on. Before a step was observed the
+        result is the time on a fast machine, so that nobody waits for a disk that is slower than computing."""
         seconds = _seconds_of(self.served, start, length)
         return seconds if self.draft_model is None else seconds + _seconds_of(self.draft_model, start, length)
 

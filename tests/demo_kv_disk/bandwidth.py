@@ -13,7 +13,7 @@ _PASSES = 3
 
 
 def direct_bytes_per_s(path: Path) -> float:
-    """Return the bytes per second at which several threads read a file with `O_DIRECT`, the most of some passes."""
+    """Return the bytes per second of several threads that read a file with `O_DIRECT`: the best of some passes."""
     return max(_pass(path) for _ in range(_PASSES))
 
 

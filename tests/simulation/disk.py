@@ -100,7 +100,7 @@ class _Transfer:
 
 
 class SimulatedTransfers:
-    """Moves records between `memory` and `disks` for one life of the workers. `send` tells the answer of a rank."""
+    """Moves records between `memory` and `disks` for one life of the workers. `send` sends the answer of a rank."""
 
     def __init__(
         self,

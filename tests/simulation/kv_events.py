@@ -37,13 +37,13 @@ class KVEvents:
         for _, each in self._history.since(0, 0.0):
             late.apply(each)
         if self._index.prefixes() != told_prefixes(kv.tree, kv.anchors, kv.log._withdrawn):
-            self._world.violate("events do not tell what is cached in memory")
+            self._world.violate("events do not match the pages in memory")
         if (late.blocks, late.on_disk) != (self._index.blocks, self._index.on_disk):
             self._world.violate("a late reader knows something else")
         on_disk = self._index.prefixes_on_disk()
         shelves = None if disk is None else disk.shelves
         if on_disk and (shelves is None or not all(shelves.pages.has(_digest_of(each)) for each in on_disk)):
-            self._world.violate("events tell of a page on disk that is not there")
+            self._world.violate("events have a page on disk that is not there")
         self._world.seen["page told on disk"] += len(on_disk)
 
 

@@ -16,7 +16,7 @@ from tests.support.simulated_windows import SimulatedWindows
 
 
 class Content(NamedTuple):
-    """What a record of the disk tier holds."""
+    """The content of a record of the disk tier."""
 
     page: list[int] | None = None
     draft_page: list[int] | None = None

@@ -80,7 +80,7 @@ class Index:
         return set(found)
 
     def prefixes_on_disk(self) -> set[Prefix]:
-        """Those of which all blocks are on disk."""
+        """The prefixes whose blocks are all on disk."""
         found = {block: self._prefix(block, self.on_disk) for block in self.on_disk}
         return {prefix for prefix in found.values() if prefix}
 

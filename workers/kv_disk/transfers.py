@@ -170,7 +170,7 @@ class Writing(Transfer):
 
     def _move(self, run: Run, staging: Staging) -> None:
         staged = staging.of(run.nbytes)
-        # A page that was given to others must not be written as that of the prefix, not even in vain.
+        # A page that was given to others must not be written under this digest, even if the record does not count.
         if not self._copy(lambda: self._gather_all(run, staged)):
             return
         written = run.of.file.write(staged, run.offset) // run.of.record_bytes

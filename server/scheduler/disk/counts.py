@@ -8,7 +8,7 @@ from numaserve.workers.interface.protocol import DiskProblem
 
 @dataclass
 class DiskCounts:
-    """What has happened since the start, for /metrics."""
+    """Counters since the start, for /metrics."""
 
     written_pages: int = 0
     read_pages: int = 0

@@ -17,7 +17,7 @@ from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import DiskRecord
 
-_MOST_READS = 2  # for which a sequence waits: what it waited for may be evicted before its turn
+_MOST_READS = 2  # for which a sequence waits: pages may be evicted again before its turn
 _WORTH_PAGES = 2
 
 
@@ -52,7 +52,7 @@ class Read:
 
     @property
     def records(self) -> list[DiskRecord]:
-        """What ranks read."""
+        """The records that ranks read."""
         return [*(each.record for each in self.pages), *(() if self.anchor is None else (self.anchor.record,))]
 
 
@@ -126,7 +126,7 @@ class DiskReads:
         return new
 
     def answered(self, request_id: int, done: int, problem: str, changes: list[Change]) -> None:
-        """End a read, of which the first `done` records are in memory on all ranks, unless it is over.
+        """End a read whose first `done` records are in memory on all ranks. Without effect after its end.
 
         With a `problem`, the next record cannot be read: its loss is added to `changes`.
         """

@@ -4,8 +4,8 @@ python -m tests.bench.bench_kv_disk [--model demo] [--table sessions streams] [-
 
 `sessions`: each of the sessions has six turns, of 2,000 tokens and then of 200, and memory for the KV cache is a fourth
 of what they need. All have their turn before any has its next one. `streams`: gaps between tokens of four streams while
-prompts of 512 tokens arrive, alternately on a server with the tier and on one without. The folder is empty at first and is
-removed.
+prompts of 512 tokens arrive, alternately on a server with the tier and on one without. The folder is empty at first
+and is removed.
 """
 
 import argparse

@@ -246,6 +246,8 @@ class DiskWork:
             _log.warning("the disk tier: a record could not be moved (%s %s)", last.problem, last.message)
         if last.problem == "cancelled" and not last.nbytes:
             self.switch_off("the disk returned nothing in the time that computing the pages would have taken")
+        if last.problem and not is_read:  # each later write would fail too, with a line in the log
+            self.switch_off(f"a write failed ({last.problem} {last.message})")
         self._tier.moved(last.request_id, last.done, last.problem)
         self._wake()
         self.pump()

@@ -24,6 +24,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.world import World
 
 RECORD_BYTES = 1000
+_WRITE_FAULTS = 0.1  # as a part of those of reads: the first one switches the tier off
 _PROBLEMS: tuple[DiskProblem, ...] = ("checksum", "short", "io", "full")
 
 
@@ -132,7 +133,8 @@ class SimulatedTransfers:
                 self._world.note("disk cancelled")
                 self._close(transfer, 0, "cancelled")
             return
-        hangs, fails = self._faulty(self._scenario.disk_hangs), self._faulty(self._scenario.disk_faults)
+        part = _WRITE_FAULTS if isinstance(message, WriteRecords) else 1.0
+        hangs, fails = self._faulty(self._scenario.disk_hangs), self._faulty(part * self._scenario.disk_faults)
         rng, count = self._world.rng, len(message.records)
         done = rng.randrange(count) if fails else count
         problem = rng.choice(_PROBLEMS) if fails else ""

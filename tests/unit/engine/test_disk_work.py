@@ -61,6 +61,17 @@ async def test_a_prefix_that_cannot_be_read_whole_counts_as_far_as_it_was_read()
     assert figures.records["pages"] == DiskRecords(4, MOST, 8 * RECORD)  # the page that is damaged is gone
 
 
+async def test_a_write_that_fails_switches_the_tier_off() -> None:
+    ranks = Ranks()
+    await ranks.open()
+    ranks.serve("first")
+    ranks.move(lacking=2)
+    figures = ranks.work.figures()
+    assert (figures.state, figures.records["pages"].number) == ("off", 3)
+    ranks.serve("second", Client("other"))
+    assert ranks.move() == []
+
+
 async def test_a_flush_is_kept_although_no_step_follows_or_the_tier_is_off_or_was_not_open() -> None:
     for off in (False, True):
         ranks = Ranks()

@@ -114,7 +114,7 @@ class Scenario:
 
 def scenario_of(rng: random.Random) -> Scenario:
     """Draw a scenario."""
-    scenario = _with_few_window_pages(_any_scenario(rng))
+    scenario = _with_disk(_with_few_window_pages(_any_scenario(rng)))
     return _with_one_poison(rng, scenario) if rng.random() < 0.1 else scenario
 
 
@@ -123,6 +123,28 @@ def _with_few_window_pages(scenario: Scenario) -> Scenario:
     if not scenario.windows or scenario.spare_window_pages:
         return scenario
     return replace(scenario, pages=80, running=min(scenario.running, 2), step_tokens=4)
+
+
+def _with_disk(scenario: Scenario) -> Scenario:
+    """Most servers that cache prefixes keep some on disk, and clients come back to what they have said."""
+    rng = random.Random(f"disk {scenario.requests[0].at}")  # of its own, as what is drafted
+    slots = rng.choice((0, 0, 3, 12, 100))
+    if not (scenario.prefix_cache and slots):
+        return scenario
+    requests, longest = scenario.requests, min(scenario.context, scenario.pages * PAGE_SIZE)
+    for _ in range(3):
+        requests += _later_turns(rng, requests, longest)
+    faulty, last = rng.random() < 0.8, max(request.at for request in scenario.requests)
+    return replace(
+        scenario,
+        disk_slots=slots,
+        disk_s=rng.choice((0.001, 0.02, 0.5, 4.0)),
+        disk_bytes_per_s=rng.choice((1e5, 1e6, 1e9)),
+        disk_faults=rng.choice((0.0, 0.1, 0.5)) if faulty else 0.0,
+        disk_hangs=rng.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
+        keys_removed_at=rng.choice((-1.0, -1.0, last / 2, last)),
+        requests=requests,
+    )
 
 
 def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
@@ -178,11 +200,6 @@ def _any_scenario(rng: random.Random) -> Scenario:
     adapters = adapted.choice((0, 0, 0, 0, 1, 2))
     if adapters:
         requests = tuple(_with_adapters(adapted, each) for each in requests) + _loads(adapted, load_s, until)
-    disk = random.Random(f"disk {requests[0].at}")
-    disk_slots = disk.choice((0, 0, 3, 12, 100))
-    if disk_slots:
-        for _ in range(3):
-            requests += _later_turns(disk, requests, longest)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
     away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
@@ -204,12 +221,12 @@ def _any_scenario(rng: random.Random) -> Scenario:
         rows_per_tile=rows_per_tile,
         adapters=adapters,
         refused_adapters=adapted.choice((0.0, 0.2)) if faulty else 0.0,
-        disk_slots=disk_slots,
-        disk_s=disk.choice((0.001, 0.02, 0.5, 4.0)),
-        disk_bytes_per_s=disk.choice((1e5, 1e6, 1e9)),
-        disk_faults=disk.choice((0.0, 0.1, 0.5)) if faulty else 0.0,
-        disk_hangs=disk.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
-        keys_removed_at=disk.choice((-1.0, -1.0, until / 2, until)),
+        disk_slots=0,
+        disk_s=0.0,
+        disk_bytes_per_s=0.0,
+        disk_faults=0.0,
+        disk_hangs=0.0,
+        keys_removed_at=-1.0,
         run_s=imaged.choice((0.0, 0.01, 0.1, 0.5)),
         tower_parts=imaged.choice(((1.0,), (0.5, 0.25, 0.25), (0.125,) * 8)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is

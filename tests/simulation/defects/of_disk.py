@@ -45,7 +45,7 @@ def pages_count_that_one_rank_has_not_read(
     right(tier, request_id, done, problem)
 
 
-@defect(DiskWork, "_late", first_seed=500)
+@defect(DiskWork, "_late", first_seed=2450)
 def a_late_read_is_given_up_before_the_ranks_have_answered(
     _right: Callable[..., None], work: DiskWork, request_id: int
 ) -> None:

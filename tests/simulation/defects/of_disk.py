@@ -54,6 +54,6 @@ def a_late_read_is_given_up_before_the_ranks_have_answered(
     work._wake()
 
 
-@defect(DiskReads, "workers_died")
+@defect(DiskReads, "workers_died", first_seed=660)
 def a_read_outlives_its_workers(_right: Callable[..., None], _reads: DiskReads) -> None:
     """Nobody answers it."""

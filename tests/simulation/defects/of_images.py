@@ -51,7 +51,7 @@ def features_are_found_by_all_scopes(right: Callable[..., FeatureKey], runs: Tow
     return COMMON_SCOPE, right(runs, *arguments)[1]
 
 
-@defect(Scheduler, "fail_step", first_seed=1000)
+@defect(Scheduler, "fail_step", first_seed=1475)
 def void_plans_hold_no_tiles(right: Callable[..., Any], scheduler: Scheduler, step_id: int) -> Any:
     """The store writes other pixels where workers still read."""
     ended = right(scheduler, step_id)

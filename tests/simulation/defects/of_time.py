@@ -81,6 +81,6 @@ def the_watch_goes_on_without_workers(right: Callable[..., None], steps: StepLoo
     steps._watch = watch
 
 
-@defect(StepLoop, "_rest", first_seed=2540)
+@defect(StepLoop, "_rest", first_seed=4170)
 def the_heart_does_not_beat(_right: Callable[..., None], _steps: StepLoop) -> None:
     """Workers that freeze while they are idle are noticed by the next client."""

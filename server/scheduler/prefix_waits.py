@@ -53,10 +53,7 @@ class PrefixWaits:
         if over:
             self._waits = [each for each in self._waits if not each.is_over]
         for each in over:
-            each.seq.awaits_prefix = False
-            if each.seq in self._waiting.aside:
-                self._waiting.take_out(each.seq)
-                self._waiting.put_back(each.seq)
+            self._waiting.prefix_is_there(each.seq)
 
     def begins(self, seq: Sequence, running: list[Sequence], turns: int) -> bool:
         """Set the first sequence of the queue aside if its prefix is being computed; False if it need not wait.
@@ -77,9 +74,7 @@ class PrefixWaits:
             seq.waited_to, seq.waits_below = position, turns
         computing.marks.want(position, MarkKind.PREFIX)
         self._waits.append(_Wait(seq, computing, computing.marks, position))
-        seq.awaits_prefix = True
-        self._waiting.take_out(seq)
-        self._waiting.put_back(seq)
+        self._waiting.set_aside(seq)
         return True
 
     def _to_come(self, seq: Sequence, other: Sequence) -> int:

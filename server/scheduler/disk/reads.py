@@ -17,7 +17,7 @@ from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.workers.interface.protocol import DiskRecord
 
-_MOST_READS = 2  # for which a sequence waits: pages may be evicted again before its turn
+_MOST_READS = 2  # for which a sequence waits: the pages of a read may be evicted before the sequence has its turn
 _WORTH_PAGES = 2
 
 
@@ -115,9 +115,7 @@ class DiskReads:
             return False
         read.waiting.append(seq)
         seq.disk_reads += 1
-        seq.awaits_prefix = True
-        self._waiting.take_out(seq)
-        self._waiting.put_back(seq)
+        self._waiting.set_aside(seq)
         return True
 
     def take_new(self) -> list[Read]:
@@ -138,8 +136,7 @@ class DiskReads:
             shelf = anchors if record.is_anchor and anchors is not None else self._shelves.pages
             shelf.drop(record.digest, changes)
         self._count(read, done)
-        self._adopt(read, 0 if read.is_void else done)
-        self._resume(read.waiting)
+        self._end(read, 0 if read.is_void else done)
 
     def flush(self) -> None:
         """Let the tree get nothing of what is being read."""
@@ -150,14 +147,12 @@ class DiskReads:
         """End the reads that the ranks were not asked for."""
         for read in self.take_new():
             del self._reads[read.request_id]
-            self._adopt(read, 0)
-            self._resume(read.waiting)
+            self._end(read, 0)
 
     def workers_died(self) -> None:
         """Forget all reads, and let their sequences go on."""
         for read in self._reads.values():
-            self._adopt(read, 0)
-            self._resume(read.waiting)
+            self._end(read, 0)
         self._reads.clear()
         self._new.clear()
 
@@ -180,7 +175,8 @@ class DiskReads:
         depth = self._shelves.deepest_anchor(seq.digests, found.usable, start + len(slots))
         if depth < found.usable + _WORTH_PAGES:
             return None
-        if not self._pays(found, depth):
+        compute_s = self._compute_seconds(found.usable * self._size, (depth - found.usable) * self._size)
+        if self._bytes(found, depth) / self.bytes_per_s >= compute_s:
             self._counts.unpaid += not seq.disk_is_slower
             seq.disk_is_slower = True
             return None
@@ -194,18 +190,12 @@ class DiskReads:
             PageToRead(self._kv.found_page(seq, at, number), DiskRecord(slot, seq.digests[at], number))
             for at, (slot, number) in enumerate(zip(slots, numbers, strict=False), start)
         ]
-        seconds = self._compute_s(found, depth)
-        return Read(self._next_id(), seq, found.node, pages, anchor, found.usable, depth, seconds, [])
+        return Read(self._next_id(), seq, found.node, pages, anchor, found.usable, depth, compute_s, [])
 
-    def _pays(self, found: TrustedPrefix, depth: int) -> bool:
-        """Return whether a prefix of `depth` pages is read sooner than it is computed."""
+    def _bytes(self, found: TrustedPrefix, depth: int) -> int:
+        """Return the bytes on disk of what a prefix of `depth` pages lacks."""
         nbytes = max(0, depth - found.node.depth) * self._shelves.pages.record_bytes
-        if self._shelves.anchors is not None:
-            nbytes += self._shelves.anchors.record_bytes
-        return nbytes / self.bytes_per_s < self._compute_s(found, depth)
-
-    def _compute_s(self, found: TrustedPrefix, depth: int) -> float:
-        return self._compute_seconds(found.usable * self._size, (depth - found.usable) * self._size)
+        return nbytes if self._shelves.anchors is None else nbytes + self._shelves.anchors.record_bytes
 
     def _anchor_to_read(self, seq: Sequence, depth: int) -> AnchorToRead | None:
         """Return the anchor on disk after `depth` pages of a sequence, with memory for it; None if there is none."""
@@ -228,6 +218,12 @@ class DiskReads:
         if end > read.begin and not read.is_void:
             self._counts.hits += len(read.waiting)
             self._counts.hit_tokens += (end - read.begin) * self._size
+
+    def _end(self, read: Read, done: int) -> None:
+        """Give the tree what was read, and let the sequences go on that have waited."""
+        self._adopt(read, done)
+        for seq in read.waiting:
+            self._waiting.prefix_is_there(seq)
 
     def _adopt(self, read: Read, done: int) -> None:
         """Give the tree what was read, and free the rest."""
@@ -259,10 +255,3 @@ class DiskReads:
         """Return the read that has what a sequence lacks, if there is one."""
         lacking = set(seq.digests[found.usable : end])
         return next((read for read in self._reads.values() if read.records[-1].digest in lacking), None)
-
-    def _resume(self, waiting: list[Sequence]) -> None:
-        for seq in waiting:
-            seq.awaits_prefix = False
-            if seq in self._waiting.aside:
-                self._waiting.take_out(seq)
-                self._waiting.put_back(seq)

@@ -104,6 +104,19 @@ class WaitingQueue:
         self._waiting -= 1
         self._line_up(share)
 
+    def set_aside(self, seq: Sequence) -> None:
+        """Set a sequence of the queue aside until its prefix is there (`prefix_is_there`)."""
+        seq.awaits_prefix = True
+        self.take_out(seq)
+        self.put_back(seq)
+
+    def prefix_is_there(self, seq: Sequence) -> None:
+        """Let a sequence wait for no prefix any more. It may have ended, or be held back, meanwhile."""
+        seq.awaits_prefix = False
+        if seq in self.aside:
+            self.take_out(seq)
+            self.put_back(seq)
+
     def leave(self, seq: Sequence) -> None:
         """Forget a sequence, which does not wait any more."""
         share = self._shares[seq.request.client.name]

@@ -180,7 +180,6 @@ def test_a_prompt_can_be_scored_alone(client: TestClient) -> None:
         {"sampling_params": {"json_schema": "{"}},
         {"rid": ""},
         {"rid": ["a"]},
-        {"lora_path": ["x", "y"]},
         {"image_data": "x"},
     ],
 )

@@ -121,6 +121,9 @@ def test_sglang_s_lora_path_names_an_adapter(client: TestClient, engine: FakeEng
     missing = client.post(path, json={**GENERATING[path], "lora_path": "omega"})
     assert missing.status_code == 404
     assert "'omega' is not loaded" in message_of(missing)
+    several = client.post(path, json={**GENERATING[path], "lora_path": ["alpha", "beta"]})
+    assert (several.status_code, several.json()["error"]["param"]) == (400, "lora_path")
+    assert "one LoRA adapter for all of its prompts. Give one name, or" in message_of(several)
 
 
 def test_embeddings_are_those_of_the_adapter(ranks: FakeRanks, engine: FakeEngine) -> None:

@@ -139,6 +139,16 @@ def whole_characters(value: str) -> str:
     return value
 
 
+def _one_adapter(value: object) -> object:
+    # SGLang takes a list, with an adapter for each prompt of a batch.
+    if isinstance(value, list):
+        raise ValueError(
+            "a list of adapters is not supported. A request has one LoRA adapter for all of its prompts. Give one "
+            "name, or send a request for each adapter"
+        )
+    return value
+
+
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="No effect; any value is accepted.")]
 Text = Annotated[str, AfterValidator(whole_characters)]
@@ -160,6 +170,7 @@ LogitBias = Annotated[
 ]
 Data = Annotated[dict[str, Any], AfterValidator(data)]  # can be written as JSON again
 ShortText = Annotated[Text, StringConstraints(max_length=1024)]
+AdapterName = Annotated[ShortText, BeforeValidator(_one_adapter)]
 TemplateArguments = Annotated[
     dict[
         Annotated[str, StringConstraints(min_length=1, max_length=64)],

@@ -13,6 +13,7 @@ from numaserve.server.http.fields.types import (
     MAX_RESUMED,
     MAX_RESUMED_STOPS,
     MAX_STOP_TOKEN_IDS,
+    AdapterName,
     LogitBias,
     Neutral,
     Priority,
@@ -114,7 +115,7 @@ class SamplingFields(Strict):
     priority: Priority | None = None
     """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
-    lora_path: ShortText | None = None
+    lora_path: AdapterName | None = None
     """Extension: name of a loaded LoRA adapter, as in SGLang; `model` can name the adapter instead."""
 
     # No effect on the result.

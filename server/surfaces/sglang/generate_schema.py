@@ -8,6 +8,7 @@ from numaserve.server.generation.asked import Asked, Texts
 from numaserve.server.generation.conversation.images import Image, Images
 from numaserve.server.http.fields.types import (
     MAX_INT,
+    AdapterName,
     Neutral,
     Priority,
     ShortText,
@@ -85,7 +86,7 @@ class SGLangGenerateRequest(Strict):
     group of API keys."""
     priority: Priority | None = None
     """Priority among the client's own requests; higher numbers start first, as in SGLang; 0 unless set."""
-    lora_path: ShortText | None = None
+    lora_path: AdapterName | None = None
     """Name of a loaded LoRA adapter for all prompts; `model` can name the adapter instead."""
 
     input_embeds: Annotated[Neutral, neutral()] = None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -161,7 +163,12 @@ def test_modules_that_cannot_be_updated_are_refused(
         ({"target_parameters": ["experts.gate_up_proj"]}, "routed experts, which is not supported"),
         ({"bias": "all"}, "bias is set"),
         ({"init_lora_weights": "pissa_niter_16"}, "a base model whose matrices were changed"),
-        ({"lora_alpha": float("inf")}, "lora_alpha must be a finite number|not valid JSON"),
+        ({"lora_alpha": float("inf")}, r"lora_alpha must be from -3e\+38 to 3e\+38"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be from"),
+        ({"alpha_pattern": {"q_proj": 10**400}}, "alpha_pattern: q_proj must be from"),
+        ({"alpha_pattern": ["q_proj"]}, "alpha_pattern must be an object"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank_pattern: q_proj must be an integer from 1"),
+        ({"rank_pattern": {"q_proj": -4}, "use_rslora": True}, "rank_pattern: q_proj must be an integer from 1"),
         ({"alpha_pattern": {"(a*)*": 1}}, "none of them a group"),
         ({"alpha_pattern": {"a*b*c*": 1}}, "that repeat something"),
         ({"alpha_pattern": {"(": 1}}, "which is not valid"),
@@ -201,3 +208,48 @@ def test_huge_and_damaged_files_are_refused(adapter: RandomAdapter, config: Mode
         describe_adapter(folder, config, SETTINGS)
     with pytest.raises(OperatorError, match=r"not an adapter; give a folder that holds adapter_config\.json"):
         describe_adapter(tmp_path / "nothing", config, SETTINGS)
+
+
+def gguf_adapter(
+    path: Path, tensors: dict[str, np.ndarray], *, kind: str = "lora", alpha: float = 8.0, name: str = "llama"
+) -> Path:
+    """Write an adapter as llama.cpp's converter does."""
+    writer = gguf.GGUFWriter(path, name)
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", kind)
+    writer.add_float32("adapter.lora.alpha", alpha)
+    for tensor, values in tensors.items():
+        writer.add_tensor(tensor, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def pair(name: str, rows: int, columns: int, rank: int = 4, dtype: type = np.float32) -> dict[str, np.ndarray]:
+    return {
+        f"{name}.weight.lora_a": np.ones((rank, columns), dtype),
+        f"{name}.weight.lora_b": np.ones((rows, rank), dtype),
+    }
+
+
+_Q = "blk.0.attn_q"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fields", "message"),
+    [
+        (pair(_Q, 96, 96), {"kind": "control_vector"}, "not a LoRA adapter"),
+        (pair(_Q, 96, 96), {"alpha": float("inf")}, r"adapter\.lora\.alpha must be a number of at most 3e\+38"),
+        (pair(_Q, 96, 96, dtype=np.float64), {}, "has the type F64; adapters must be F32, F16 or BF16"),
+        (pair(_Q, 96, 96, rank=0), {}, "is not one of a pair of matrices"),
+        ({f"{_Q}.weight.lora_b": np.ones((96, 4), np.float32)}, {}, "is not one of a pair of matrices"),
+        (pair("token_embd", checkpoints.VOCAB, 96), {}, "is an embedding, an output head, a router"),
+    ],
+)
+def test_gguf_adapters_that_cannot_be_applied_are_refused(
+    config: ModelConfig, tmp_path: Path, tensors: dict[str, np.ndarray], fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OperatorError, match=message):
+        describe_adapter(gguf_adapter(tmp_path / "a.gguf", tensors, **fields), config, SETTINGS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gguf import ReaderTensor
-from numaserve.workers.adapters.low_rank import AdapterFiles, LowRank
+from numaserve.workers.adapters.low_rank import MAX_ALPHA, AdapterFiles, LowRank
 from numaserve.workers.adapters.private_copy import private_copy
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import GGUFFile, open_gguf
@@ -37,8 +36,10 @@ def open_gguf_adapter(path: Path, limit: int) -> Iterator[AdapterFiles]:
 
 def _updates(file: GGUFFile, path: Path) -> dict[str, LowRank]:
     alpha = file.scalar("adapter.lora.alpha")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise OperatorError(f"{path}: adapter.lora.alpha must be a finite number; convert the adapter again")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= MAX_ALPHA:
+        raise OperatorError(
+            f"{path}: adapter.lora.alpha must be a number of at most {MAX_ALPHA:g}; convert the adapter again"
+        )
     tensors = {tensor.name: _raw(file, tensor, path) for tensor in file.tensors}
     updates = {}
     for name, a in tensors.items():
@@ -46,7 +47,7 @@ def _updates(file: GGUFFile, path: Path) -> dict[str, LowRank]:
         b = tensors.get(module + _B)
         if name.endswith(_B) and name.removesuffix(_B) + _A in tensors:
             continue
-        if not name.endswith(_A) or b is None or len(a.shape) != 2:
+        if not name.endswith(_A) or b is None or len(a.shape) != 2 or not all(a.shape):
             raise OperatorError(
                 f"{path}: tensor {name[:200]!r} is not one of a pair of matrices NAME{_A} and NAME{_B}; convert the "
                 "adapter again"

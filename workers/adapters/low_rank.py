@@ -8,6 +8,7 @@ from typing import Literal
 
 from numaserve.workers.weights.source import RawTensor
 
+MAX_ALPHA = 3e38  # scales are fp32
 AdapterKind = Literal["peft", "gguf"]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numaserve.workers.adapters.low_rank import MAX_ALPHA
 from numaserve.workers.models.config.fields import Fields
 
 # Fields of adapters that do more than add a low-rank matrix to some matrices, with what they do. A value that is false,
@@ -31,6 +32,7 @@ _MORE = {
 # Initialisations that subtract something from the matrices of the base model. Saved as they are, such adapters are for
 # that changed model.
 _CHANGED_BASES = ("pissa", "olora", "corda", "lora_ga", "loftq")
+_MAX_RANK = 1 << 16
 _MOST_PATTERNS = 4096
 _MOST_CHARACTERS = 256
 # Matching takes at most a power of the name's length: a pattern repeats few things, and no group.
@@ -78,22 +80,23 @@ def read_peft_config(values: dict[str, Any], path: Path) -> PeftConfig:
             f"init_lora_weights is {begun[:100]!r}: the adapter is for a base model whose matrices were changed; save "
             "it with path_initial_model_for_weight_conversion"
         )
+    ranks, alphas = _patterns(fields, "rank_pattern"), _patterns(fields, "alpha_pattern")
     return PeftConfig(
-        rank=fields.integer("r", 1, 1 << 16),
-        alpha=_number(fields, values.get("lora_alpha", 8), "lora_alpha"),
-        rank_pattern={key: int(value) for key, value in _pattern(fields, "rank_pattern").items()},
-        alpha_pattern=_pattern(fields, "alpha_pattern"),
+        rank=fields.integer("r", 1, _MAX_RANK),
+        alpha=fields.number("lora_alpha", -MAX_ALPHA, MAX_ALPHA, 8),
+        rank_pattern={key: ranks.integer(key, 1, _MAX_RANK) for key in ranks.values},
+        alpha_pattern={key: alphas.number(key, -MAX_ALPHA, MAX_ALPHA) for key in alphas.values},
         by_root=bool(values.get("use_rslora", False)),
     )
 
 
-def _pattern(fields: Fields, name: str) -> dict[str, float]:
-    found = fields.values.get(name) or {}
-    if not isinstance(found, dict) or len(found) > _MOST_PATTERNS:
+def _patterns(fields: Fields, name: str) -> Fields:
+    found = fields.child(name)
+    if len(found.values) > _MOST_PATTERNS:
         raise fields.error(f"{name} must be an object with at most {_MOST_PATTERNS} names")
-    for key in found:
+    for key in found.values:
         _check_pattern(fields, name, key)
-    return {key: _number(fields, value, f"{name}[{key[:100]!r}]") for key, value in found.items()}
+    return found
 
 
 def _check_pattern(fields: Fields, name: str, key: str) -> None:
@@ -108,12 +111,6 @@ def _check_pattern(fields: Fields, name: str, key: str) -> None:
         re.compile(key)
     except re.error as error:
         raise fields.error(f"{name} has the pattern {key[:100]!r}, which is not valid ({error})") from error
-
-
-def _number(fields: Fields, value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise fields.error(f"{name} must be a finite number")
-    return float(value)
 
 
 def _pattern_of(patterns: Mapping[str, object], module: str) -> str:

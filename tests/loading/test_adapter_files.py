@@ -253,3 +253,13 @@ def test_gguf_adapters_that_cannot_be_applied_are_refused(
 ) -> None:
     with pytest.raises(OperatorError, match=message):
         describe_adapter(gguf_adapter(tmp_path / "a.gguf", tensors, **fields), config, SETTINGS)
+
+
+def test_an_adapter_that_updates_a_part_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    base = checkpoints.random_model("qwen3_next")
+    config = load_model_config(checkpoints.save(base, tmp_path / "base"))
+    rows = base.config.linear_num_value_heads * base.config.linear_value_head_dim
+    # The folder has these rows in one tensor with those of q, k and v, which GGUF files have apart.
+    file = gguf_adapter(tmp_path / "a.gguf", pair("blk.0.attn_gate", rows, base.config.hidden_size))
+    with pytest.raises(OperatorError, match="the adapter updates the parts of this tensor differently"):
+        describe_adapter(file, config, SETTINGS)

@@ -75,16 +75,15 @@ def _updates(
     served: MatrixParameter, declared: MatrixParameter, found: Mapping[Source, LowRank]
 ) -> tuple[LowRank | None, ...]:
     """The update of each distinct source of `served`, whose parts are those of `declared`."""
-    updates: list[LowRank | None] = [None] * len(set(served.sources))
+    updates: dict[int, LowRank | None] = {}
     for number, source in zip(served.source_numbers, declared.sources, strict=True):
         update = found.get(source)
-        if updates[number] not in (None, update):
+        if updates.setdefault(number, update) is not update:
             raise OperatorError(
-                f"{source.name} is a part of one tensor in the checkpoint, and the adapter has an A of its own for it; "
-                "convert the adapter from the model that is served"
+                f"{source.name} is a part of one tensor in the checkpoint, and the adapter updates the parts of this "
+                "tensor differently; convert the adapter from the model that is served"
             )
-        updates[number] = update
-    return tuple(updates)
+    return tuple(updates.values())
 
 
 def _declared_for(files: AdapterFiles, config: ModelConfig) -> ModelConfig:

@@ -11,7 +11,6 @@ import random
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,14 +19,23 @@ import httpx
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.clients.environments import python_with
-from tests.kv_readers.readers import Addresses, Classes, Dynamo, Reader, cached_blocks, prefix_tokens, prompt_of
+from tests.kv_readers.image_events import check_images
+from tests.kv_readers.readers import (
+    Addresses,
+    Classes,
+    Dynamo,
+    Reader,
+    cached_blocks,
+    prefix_tokens,
+    prompt_of,
+    until_right,
+)
 from tests.kv_readers.schemas import SCHEMAS
 from tests.support.kv_reader import Prefix, Subscriber
 from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "kv-readers"
 DYNAMO = {"ai-dynamo-runtime": "1.6.1"}
-PATIENCE_S = 60.0
 REQUESTS = 40
 
 
@@ -63,6 +71,7 @@ def main() -> int:
         scene.ask(8)  # a reader learns that it has missed something from the next message
         scene.check("with readers that came late")
         scene.check_choices()
+    check_images(next(schema for name, schema in schemas.items() if name.startswith("vllm")), python)
     return 0
 
 
@@ -115,10 +124,7 @@ class Scene:
         print(f"Dynamo chose the server with the longest prefix 12 times of 12; {hits} blocks were found there")
 
     def _until_right(self, reader: Reader, when: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while (mistake := reader.mistake(self._cached(), sorted(self._known))) is not None:
-            assert time.monotonic() < end, f"{reader.name}, {when}: {mistake}"
-            time.sleep(0.1)
+        until_right(reader, self._cached, sorted(self._known), when)
 
     def _cached(self) -> list[set[Prefix]]:
         for each in self._truth:

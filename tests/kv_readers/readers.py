@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.support.kv_reader import Prefix, Subscriber
 
+PATIENCE_S = 60.0
 SCRIPT = Path(__file__).with_name("dynamo_reader.py")
 TAIL = [7] * PAGE_SIZE  # what follows a prefix in what readers are asked for; no server has ever seen it
 Addresses = tuple[str, str]  # of a server's events and of their replay
@@ -45,6 +47,10 @@ class Classes:
             if (found := subscriber.index.prefixes()) != prefixes:
                 return f"server {number}: {len(found - prefixes)} too many, {len(prefixes - found)} are missing"
         return None
+
+    def prefixes(self) -> list[set[Prefix]]:
+        """Return the cached prefixes of each server, as of the messages that were read."""
+        return [subscriber.index.prefixes() for subscriber in self._subscribers]
 
     def close(self) -> None:
         """See `Reader`."""
@@ -82,6 +88,16 @@ class Dynamo:
         """See `Reader`."""
         self._process.terminate()
         self._process.communicate()
+
+
+def until_right(
+    reader: Reader, cached: Callable[[], Sequence[set[Prefix]]], known: Sequence[Prefix], when: str
+) -> None:
+    """Wait until a reader knows what is `cached`."""
+    end = time.monotonic() + PATIENCE_S
+    while (mistake := reader.mistake(cached(), known)) is not None:
+        assert time.monotonic() < end, f"{reader.name}, {when}: {mistake}"
+        time.sleep(0.1)
 
 
 def prefix_tokens(prefix: Prefix) -> list[int]:

@@ -26,6 +26,7 @@ _WRITE_S = 60.0  # for a batch
 _OPEN_S = 60.0  # for ranks to open their files and to measure the disk
 _TELLING_BYTES = 4 << 20  # of a read whose rate is the bandwidth of the disk
 _RETRY_S = 60.0  # without a read, after which a slow disk may be twice as fast
+_LOOK_S = 60.0  # between looks for records that are too old
 
 
 class DiskIndex(Protocol):
@@ -42,6 +43,10 @@ class DiskIndex(Protocol):
     @property
     def limit_bytes(self) -> int:
         """The most bytes that the files may have."""
+
+    @property
+    def max_age_s(self) -> int | None:
+        """The seconds after which records that were not used are erased; None: they are kept."""
 
     def append(self, changes: Sequence[Change]) -> None:
         """Keep changes, in a thread."""
@@ -124,7 +129,10 @@ class DiskWork:
             self._index.append(changes)
         slots = self._tier.take_erasable()
         if slots:
-            _log.info("the disk tier erases %d records of removed API keys", sum(map(len, slots.values())))
+            _log.info(
+                "the disk tier erases %d records that are too old, or of removed API keys",
+                sum(map(len, slots.values())),
+            )
             self._index.erase(slots, partial(self._tier.erased, slots))
 
     def keep_groups(self, groups: Collection[str]) -> None:
@@ -224,6 +232,15 @@ class DiskWork:
         self._tier.open(Shelves(pages, anchors))
         if len(self._ready) == self._world_size:
             self._begin()
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """Erase the records that are too old, every minute: an idle server must do so too."""
+        max_age_s = self._index.max_age_s
+        if max_age_s is not None:
+            self._tier.expire(self._index.now() - max_age_s)
+            self.keep_changes()
+            asyncio.get_running_loop().call_later(_LOOK_S, self._drop_old)
 
     def _begin(self) -> None:
         if self.off_reason:

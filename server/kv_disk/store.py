@@ -16,7 +16,6 @@ from numaserve.server.kv_disk.fingerprint import changes_between, fingerprint_of
 from numaserve.server.kv_disk.folder import KvDiskFolder
 from numaserve.server.kv_disk.index import Index
 from numaserve.server.kv_disk.sizes import slots_of
-from numaserve.server.kv_disk.upkeep import Upkeep
 from numaserve.server.kv_disk.writer import PAUSE_S, FolderProblem, IndexWriter
 from numaserve.server.scheduler.disk.changes import RECORD_KINDS, Change, Dropped, RecordKind
 from numaserve.server.scheduler.disk.directory import DiskDirectory, Entry
@@ -75,6 +74,11 @@ class Store:
         """The most bytes that the files may have together: the option, or what the disk has."""
         return self._limit
 
+    @property
+    def max_age_s(self) -> int | None:
+        """The seconds after which nodes that were not used are dropped; None: they are kept."""
+        return self._options.max_age_s
+
     async def load(self, sizes: RecordSizes) -> Directories:
         """Return the nodes that are on disk, when everything else in the files is erased.
 
@@ -100,9 +104,6 @@ class Store:
         self._loading.start()
         directories = await asyncio.wrap_future(future)
         self._sizes = sizes
-        if self._options.max_age_s is not None:
-            by_kind: dict[RecordKind, DiskDirectory] = {"pages": directories.pages, "anchors": directories.anchors}
-            Upkeep(by_kind, self.append, self.erase, self._options.max_age_s)
         return directories
 
     def append(self, changes: Sequence[Change]) -> None:

@@ -31,6 +31,8 @@ _PROBLEMS: tuple[DiskProblem, ...] = ("checksum", "short", "io", "full")
 class SimulatedDisks:
     """The records of all ranks, which outlive the workers: their content is one for all of them."""
 
+    max_age_s: int | None = None  # a run is too short for records to become old
+
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario

@@ -38,7 +38,9 @@ class Index:
     folder = Path("/kv")
     limit_bytes = 1 << 20
 
-    def __init__(self, pages: DiskDirectory) -> None:
+    def __init__(self, pages: DiskDirectory, max_age_s: int | None = None) -> None:
+        self.max_age_s = max_age_s
+        self.time = 7
         self.pages = pages
         self.kept: list[Change | dict[RecordKind, list[int]]] = []
         self.erased: list[Callable[[], None]] = []
@@ -54,18 +56,20 @@ class Index:
         self.erased.append(done)
 
     def now(self) -> int:
-        return 7
+        return self.time
 
 
 class Ranks:
     """A server of two ranks, whose steps take a second for each token."""
 
-    def __init__(self, pages: DiskDirectory | None = None, log: KVEventLog | None = None) -> None:
+    def __init__(
+        self, pages: DiskDirectory | None = None, log: KVEventLog | None = None, max_age_s: int | None = None
+    ) -> None:
         self.scheduler = Scheduler(plan_limits(40, 64, page_size=PAGE, kv_disk=True), log)
         assert self.scheduler.disk is not None
         self.tier = self.scheduler.disk
         self.tier._compute_seconds = lambda first, number: float(number)
-        self.index = Index(DiskDirectory(MOST) if pages is None else pages)
+        self.index = Index(DiskDirectory(MOST) if pages is None else pages, max_age_s)
         self.sent: list[ToDisk] = []
         self.work = DiskWork(
             self.tier, self.index, send=self.sent.append, wake=lambda: None, world_size=2, clock=lambda: 0.0

@@ -60,9 +60,11 @@ class Shelf:
 
     def drop_groups(self, kept: Collection[str], changes: list[Change]) -> None:
         """Forget the records whose cache group is not `kept`, and have them erased."""
-        for slot, digest in self.directory.drop_groups(kept):
-            changes.append(Dropped(self.kind, digest))
-            self.to_erase.append(slot)
+        self._erase(self.directory.drop_groups(kept), changes)
+
+    def expire(self, before: int, changes: list[Change]) -> None:
+        """Forget the records that were last used before a time, in unix seconds, and have them erased."""
+        self._erase(self.directory.expire(before), changes)
 
     def use(self, digests: Sequence[bytes], now: int, changes: list[Change]) -> None:
         """Make the records of a path the most recently used ones."""
@@ -80,6 +82,11 @@ class Shelf:
             if slot is None:
                 return
             yield slot
+
+    def _erase(self, dropped: Iterable[tuple[int, bytes]], changes: list[Change]) -> None:
+        for slot, digest in dropped:
+            changes.append(Dropped(self.kind, digest))
+            self.to_erase.append(slot)
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,11 @@ class DiskTier:
         for shelf in () if self._shelves is None else self._shelves.all:
             shelf.drop_groups(groups, self._changes)
 
+    def expire(self, before: int) -> None:
+        """Forget the records that were last used before a time, in unix seconds."""
+        for shelf in () if self._shelves is None else self._shelves.all:
+            shelf.expire(before, self._changes)
+
     def take_erasable(self) -> dict[RecordKind, list[int]]:
         """Return the slots of records to erase after `take_changes` is kept; `erased` is to be called then."""
         taken: dict[RecordKind, list[int]] = {}

@@ -1,11 +1,15 @@
 """The figures of the disk tier, and what becomes of records that must go."""
 
+import asyncio
+
+import pytest
 from numaserve.server.engine.views.gauges import Gauges
 from numaserve.server.engine.views.info import disk_info
 from numaserve.server.metrics.kv_disk_figures import DiskRecords
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
-from numaserve.server.scheduler.disk.changes import Added, Cleared, Dropped
+from numaserve.server.scheduler.disk.changes import Cleared, Dropped
+from numaserve.server.scheduler.disk.digests import digests_of
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.disk_ranks import MOST, PAGE, PROMPT, RECORD, TEAM, Ranks
@@ -92,18 +96,44 @@ async def test_a_flush_is_kept_although_no_step_follows_or_the_tier_is_off_or_wa
 
 
 async def test_records_of_a_removed_group_are_dropped_then_erased_and_only_then_replaced() -> None:
-    ranks = Ranks()
+    ranks = await _two_clients()
+    ranks.work.keep_groups({""})
+    _check_that_the_team_is_gone(ranks)
+
+
+async def test_records_that_are_too_old_are_dropped_then_erased_and_only_then_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("numaserve.server.engine.disk_work._LOOK_S", 0.0)
+    ranks = await _two_clients(max_age_s=10)
+    ranks.index.time += 10
+    await asyncio.sleep(0.001)
+    assert ranks.index.kept == []
+    ranks.work.pump()
+    ranks.serve("of all again", Client("other"))
+    ranks.index.kept.clear()
+    ranks.index.time += 1
+    while not ranks.index.kept:  # which no request and no step is needed for
+        await asyncio.sleep(0)
+    _check_that_the_team_is_gone(ranks)
+
+
+async def _two_clients(max_age_s: int | None = None) -> Ranks:
+    """A server that has written a prompt of the team, and then the same of another client."""
+    ranks = Ranks(max_age_s=max_age_s)
     await ranks.open()
     ranks.serve("of the team")
     ranks.serve("of all", Client("other"))
     ranks.move()
-    gone = {each.entry.digest for each in ranks.index.kept if isinstance(each, Added) and each.entry.group == "team"}
-    assert (len(gone), ranks.work.figures().records["pages"].number) == (5, 10)
+    assert ranks.work.figures().records["pages"].number == 10
     ranks.index.kept.clear()
+    return ranks
 
-    ranks.work.keep_groups({""})
+
+def _check_that_the_team_is_gone(ranks: Ranks) -> None:
     *dropped, erased = ranks.index.kept
-    assert {each.digest for each in dropped if isinstance(each, Dropped)} == gone
+    team = set(digests_of(sequence("team", PROMPT, SamplingParams(), 1, client=TEAM), 5, PAGE))
+    assert {each.digest for each in dropped if isinstance(each, Dropped)} == team
     assert isinstance(erased, dict)
     assert ranks.work.figures().records["pages"].number == 5
     directory = ranks.tier.shelves.pages.directory  # type: ignore[union-attr]

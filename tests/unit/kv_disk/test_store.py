@@ -154,34 +154,6 @@ async def test_a_key_that_is_removed_while_the_server_runs_loses_its_bytes_after
     again.store.close()
 
 
-async def test_while_it_serves_prefixes_become_too_old(options: StoreOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.kv_disk.upkeep._LOOK_S", 0.01)
-    server = Server(replace(options, max_age_s=3600))
-    found = await server.load()
-    now = server.store.now()
-    for entry in (entry_of(0, at=now - 3700), entry_of(1, at=now - 3700), entry_of(16, 9, at=now)):
-        taken = found.pages.take_slot()
-        assert taken is not None
-        found.pages.add(entry._replace(slot=taken[0]))
-    server.write(*found.pages.entries())
-    await eventually(lambda: len(found.pages) == 1)
-    await eventually(lambda: server.records() == server.records(1) == {2})
-    # All slots become free again, but the one in use.
-    free = set[int]()
-    while free != {0, 1}:
-        taken = found.pages.take_slot()
-        assert taken is not None
-        if taken[0] < 3:
-            free.add(taken[0])
-        else:
-            found.pages.give_back(taken[0])
-        await asyncio.sleep(0.001)
-    server.store.close()
-    again = Server(options)
-    assert {entry.slot for entry in (await again.load()).pages.entries()} == {2}
-    again.store.close()
-
-
 @pytest.mark.parametrize("changed", ["content", "fact", "sizes", "index"])
 async def test_with_anything_changed_the_folder_is_empty_and_says_why(
     options: StoreOptions, changed: str, caplog: pytest.LogCaptureFixture

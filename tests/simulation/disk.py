@@ -169,6 +169,7 @@ class SimulatedTransfers:
     def _write(self, _transfer: _Transfer, record: DiskRecord) -> None:
         if not self._over:
             self._disks.records[_kind(record), record.slot] = record.digest, self._memory.content(record)
+            self._world.seen["record written"] += 1
 
     def _read(self, transfer: _Transfer, record: DiskRecord) -> None:
         digest, content = self._disks.records.get((_kind(record), record.slot), (b"", Content()))
@@ -177,6 +178,7 @@ class SimulatedTransfers:
             transfer.problem = "replaced"
         elif not (self._over or transfer.closed):
             self._memory.set_content(record, content)
+            self._world.seen["record read"] += 1
 
     def _end(self, transfer: _Transfer) -> None:
         self._close(transfer, transfer.done, transfer.problem)

@@ -97,9 +97,6 @@ class _Run:
         invariants.check_search(scenario)
         stats = server.scheduler.stats()
         world.seen.update({"retraction": stats.retractions, "prefix found": stats.prefix_hit_tokens})
-        disk = server.scheduler.disk
-        if disk is not None:
-            world.seen.update({"page written": disk.counts.written_pages, "page read": disk.counts.read_pages})
         features = server.scheduler.features
         world.seen.update({"tower run": features.runs, "features found": features.hits})
         anchors = server.scheduler.kv.anchor_stats()

@@ -10,8 +10,6 @@ from numaserve.workers.interface.protocol import DiskProblem
 class DiskCounts:
     """Counters since the start, for /metrics."""
 
-    written_pages: int = 0
-    read_pages: int = 0
     hits: int = 0  # sequences that waited for a prefix, and got at least a part of it
     hit_tokens: int = 0  # that were read and need not be computed; a prefix for several sequences counts once
     unpaid: int = 0  # sequences whose prefix was computed, as reading it would have taken longer

@@ -213,7 +213,6 @@ class DiskReads:
     def _count(self, read: Read, done: int) -> None:
         """Count a read of which `done` records are in memory. Pages without their anchor spare nothing."""
         pages = min(done, len(read.pages))
-        self._counts.read_pages += pages
         end = read.node.depth + pages if read.anchor is None else read.depth if done == len(read.records) else 0
         if end > read.begin and not read.is_void:
             self._counts.hits += len(read.waiting)

@@ -142,7 +142,6 @@ class DiskTier:
             self.counts.problems[problem] += 1
         if request_id == self._write_id:
             self._writes.answered(done, self.now, self._changes)
-            self.counts.written_pages += done
             return
         lost = "" if problem == "cancelled" else problem
         if self._reads is not None:

@@ -10,15 +10,11 @@ left in the folder.
 
 import argparse
 import hashlib
-import mmap
-import os
-import queue
 import random
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import truediv
 from pathlib import Path
@@ -27,14 +23,15 @@ import numpy as np
 from numaserve.workers.interface.protocol import (
     DiskReady,
     DiskRecord,
-    FromDisk,
     ReadRecords,
     RecordsMoved,
     WriteRecords,
 )
 from numaserve.workers.kv_disk.memory import CacheMemory, Pieces
-from numaserve.workers.kv_disk.tier import READERS, WRITERS, DiskTier
-from numaserve.workers.weights.cache.background import leave_time_to_steps
+from numaserve.workers.kv_disk.tier import DiskTier
+
+from tests.support.disk_answers import DiskAnswers
+from tests.support.plain_file import PlainFile
 
 PAGE_BYTES = (1 << 20, 64 << 10)
 LAYERS = 16
@@ -48,8 +45,9 @@ class TierRates:
         self.num_pages = total // page_bytes
         self._memory = np.random.default_rng(0).integers(0, 256, (LAYERS, total // LAYERS), np.uint8)
         layers = [Pieces.of((layer.ctypes.data, layer.nbytes), self.num_pages) for layer in self._memory]
-        self._woken = threading.Event()
-        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], steps=lambda: 0, wake=self._woken.set)
+        answers = DiskAnswers()
+        self._tier = DiskTier(0, folder, CacheMemory(layers, [], []), cpus=[], steps=lambda: 0, wake=answers.wake)
+        self._answer = partial(answers.next, self._tier)
         ready = self._answer()
         assert isinstance(ready, DiskReady), ready
         assert not ready.problem, ready
@@ -79,70 +77,10 @@ class TierRates:
         assert answer.done == len(message.records), answer
         return answer.nbytes / (time.monotonic() - begin)
 
-    def _answer(self) -> FromDisk:
-        while not (answers := self._tier.answers()):
-            self._woken.wait()
-            self._woken.clear()
-        return answers[0]
-
-
-class PlainRates:
-    """A file of the same size that is read and written by plain calls."""
-
-    def __init__(self, folder: Path) -> None:
-        self._fd = os.open(folder / "plain", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
-
-    def write(self, offsets: Sequence[int], nbytes: int) -> float:
-        """Bytes per second that are written and synced."""
-
-        def put(memory: memoryview, offset: int) -> int:
-            return os.pwrite(self._fd, memory, offset)
-
-        return self._rate(WRITERS, offsets, nbytes, put, lambda: os.fdatasync(self._fd))
-
-    def read(self, offsets: Sequence[int], nbytes: int) -> float:
-        """Bytes per second that are read."""
-
-        def get(memory: memoryview, offset: int) -> int:
-            return os.preadv(self._fd, [memory], offset)
-
-        return self._rate(READERS, offsets, nbytes, get, lambda: None)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-    @staticmethod
-    def _rate(
-        depth: int, offsets: Sequence[int], nbytes: int, call: Callable[[memoryview, int], int], end: Callable[[], None]
-    ) -> float:
-        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for offset in offsets:
-            waiting.put(offset)
-
-        def work() -> None:
-            leave_time_to_steps([])
-            memory = memoryview(mmap.mmap(-1, nbytes))
-            while not waiting.empty():
-                try:
-                    offset = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                assert call(memory, offset) == nbytes
-
-        threads = [threading.Thread(target=work) for _ in range(depth)]
-        begin = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        end()
-        return len(offsets) * nbytes / (time.monotonic() - begin)
-
 
 def compare(folder: Path, page_bytes: int, total: int, rounds: int, *, in_order: bool) -> None:
     """Print the rates of one size of pages."""
-    tier, plain = TierRates(folder, page_bytes, total), PlainRates(folder)
+    tier, plain = TierRates(folder, page_bytes, total), PlainFile(folder / "plain")
     size = max(CALL_BYTES, tier.record_bytes) if in_order else tier.record_bytes
     slots, offsets = [*range(tier.num_pages)], [*range(0, tier.num_pages * tier.record_bytes - size + 1, size)]
     tier.write(slots)

@@ -1,8 +1,6 @@
 """The disk tier of a rank over memory of a test, and files that fail."""
 
 import hashlib
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +17,9 @@ from numaserve.workers.kv_disk.files import DirectFile
 from numaserve.workers.kv_disk.memory import CacheMemory, Pieces, TailMemory
 from numaserve.workers.kv_disk.tier import DiskTier
 
+from tests.support.disk_answers import DiskAnswers
+
 PAGES, SNAPSHOTS, TAIL_PAGES = 24, 4, 10
-PATIENCE_S = 60
 
 
 class Memory:
@@ -99,7 +98,7 @@ class Rank:
 
     def __init__(self, folder: Path, snapshots: int = SNAPSHOTS) -> None:
         self.memory, self.shim, self.folder = Memory(snapshots), Shim(), folder
-        self._woken = threading.Event()
+        self._answers = DiskAnswers()
         self._requests = iter(range(1 << 20))
         self.tier = DiskTier(
             0,
@@ -107,7 +106,7 @@ class Rank:
             self.memory.cache,
             cpus=[],
             steps=lambda: 0,
-            wake=self._woken.set,
+            wake=self._answers.wake,
             open_file=self.shim.open,
         )
         ready = self.answer()
@@ -120,12 +119,7 @@ class Rank:
             file.close()
 
     def answer(self) -> FromDisk:
-        end = time.monotonic() + PATIENCE_S
-        while not (answers := self.tier.answers()):
-            assert self._woken.wait(end - time.monotonic())
-            self._woken.clear()
-        (answer,) = answers
-        return answer
+        return self._answers.next(self.tier)
 
     def begin_write(self, records: list[DiskRecord]) -> int:
         number = next(self._requests)

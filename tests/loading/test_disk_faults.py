@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from disk_rank import PATIENCE_S, Rank, pages
+from disk_rank import Rank, pages
 from numaserve.workers.interface.protocol import CancelMove, RecordsMoved
 from numaserve.workers.kv_disk.threads import Rests
+
+from tests.support.disk_answers import PATIENCE_S
 
 
 def test_a_file_that_ends_too_early_is_short(rank: Rank) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ class RealServer:
 
     Without options it caches no weights; with a `--weights-cache-gib` it does so in `cache`, or in its own folder.
     `program` is what the interpreter runs in place of the command. `several` is a file of models, in place of one. What
-    has been prepared for it is forked, see `forked`, unless it is to be `executed`.
+    has been prepared for it is forked, see `forked`, unless it is to be `executed`. `environment` has more
+    variables; a library that is to be preloaded needs a server that is executed.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class RealServer:
         program: Sequence[str] = ("-m", "numaserve.server.cli.main"),
         several: Path | None = None,
         executed: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ns-"))  # short: socket paths have a limit
         self.log = self.folder / "log"
-        environment = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
+        inherited = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
+        own = {"TMPDIR": str(self.folder), "XDG_CACHE_HOME": str(cache or self.folder / "cache")}
         what = [model, "--weights-cache-gib", "0"] if several is None else ["--models", str(several)]
         command = [sys.executable, *program, "serve", *what, "--port", "0", *options]
         if executed:
@@ -60,7 +63,7 @@ class RealServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment | {"TMPDIR": str(self.folder), "XDG_CACHE_HOME": str(cache or self.folder / "cache")},
+                env=inherited | own | dict(environment or {}),
             )
         self._family: dict[int, psutil.Process] = {}
         try:
@@ -114,9 +117,9 @@ class RealServer:
         """GET /health."""
         return self._get("/health").status_code == 200
 
-    def until(self, condition: Callable[[], bool]) -> None:
+    def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Wait for something that no event tells of."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + patience_s
         while not condition():
             assert time.monotonic() < end, self.log.read_text()
             time.sleep(0.02)

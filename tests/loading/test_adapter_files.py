@@ -104,6 +104,12 @@ def _tensor(name: str, *shape: int) -> Callable[[dict[str, torch.Tensor]], None]
 _AT = "base_model.model.model.layers.0.self_attn.q_proj"
 
 
+def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the matrices of a module under a name that another kind of model has for it."""
+    names = [f"{_AT}.lora_{side}.weight" for side in "AB"]
+    return {name.replace(".model.layers.", ".model.language_model.layers."): tensors[name] + 1 for name in names}
+
+
 def _damage(tensors: dict[str, torch.Tensor]) -> None:
     tensors[f"{_AT}.lora_A.weight"][0, 0] = float("nan")
 
@@ -118,6 +124,8 @@ def _damage(tensors: dict[str, torch.Tensor]) -> None:
         (_tensor("base_model.model.score.weight", 2, 96), "is neither lora_A nor lora_B of a module"),
         (_damage, "values that are not finite numbers"),
         (lambda tensors: tensors.clear(), "holds no tensor"),
+        (_tensor(f"{_AT}.lora_A.default.weight", 4, 96), "is in the file under two names"),
+        (lambda tensors: tensors.update(_copied(tensors)), "q_proj' is in the adapter under two names"),
     ],
 )
 def test_tensors_that_cannot_be_applied_are_refused(

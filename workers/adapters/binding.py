@@ -49,7 +49,10 @@ def bind(files: AdapterFiles, config: ModelConfig, max_rank: int) -> Binding:
         if source is None or source not in adapted:
             raise OperatorError(f"{files.where}: {name[:200]!r} {_reason(source, declared)}")
         _check(files, name, update, source, max_rank)
-        found[source] = update
+        if found.setdefault(source, update) is not update:
+            raise OperatorError(
+                f"{files.where}: {name[:200]!r} is in the adapter under two names, with other prefixes; save it again"
+            )
     if not found:
         raise OperatorError(f"{files.where}: holds no tensor; save the adapter again")
     return {

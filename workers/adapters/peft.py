@@ -61,7 +61,11 @@ def _updates(source: SafetensorsSource, config: PeftConfig, folder: Path) -> dic
         found = _NAME.fullmatch(name)
         if found is None:
             raise OperatorError(f"{folder}: tensor {name[:200]!r} {_reason(name)}")
-        sides.setdefault(found["module"], {})[found["side"]] = name
+        names = sides.setdefault(found["module"], {})
+        if names.setdefault(found["side"], name) != name:
+            raise OperatorError(
+                f"{folder}: tensor {name[:200]!r} is in the file under two names; save the adapter again"
+            )
     updates = {}
     for module, names in sides.items():
         if len(names) < 2:

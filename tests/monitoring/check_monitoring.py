@@ -21,6 +21,7 @@ import yaml
 from tests.support import vision
 from tests.support.chat_model import HYBRID, SLIDING, write_model
 from tests.support.image_files import image_part, in_file, pattern
+from tests.support.lora import random_adapter
 from tests.support.real_server import PATIENCE_S, RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,7 @@ TARGETS = [
     for panel in DASHBOARD["panels"]
     for target in panel.get("targets", ())
 ]
+ADAPTER = "sql"
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -97,14 +99,17 @@ class Prometheus:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has scraped three servers for a while. Two of them were at work meanwhile."""
     folder = tmp_path_factory.mktemp("prometheus")
-    # Each has metrics that others lack: of snapshots and the disk tier, of window pages and of images.
+    # Each has metrics that others lack: of snapshots, the disk tier and adapters, of window pages and of images.
     hybrid, sliding = (str(write_model(tmp_path_factory.mktemp("models"), family=each)) for each in (HYBRID, SLIDING))
     torch.manual_seed(0)
     seeing = hf.AutoModelForImageTextToText.from_config(vision.CASES["smolvlm"]()).to(torch.bfloat16)
     images = str(vision.save_served(seeing, tmp_path_factory.mktemp("models")))
+    adapted = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.from_pretrained(hybrid))
+    adapter = random_adapter(adapted, rank=2).save(folder / ADAPTER)
     options = ("--threads-per-worker", "1", "--kv-cache-gib", "0.125")
+    more = ("--kv-disk-path", str(folder / "kv-disk"), "--lora", f"{ADAPTER}={adapter}")
     with (
-        RealServer("--tp", "2", *options, "--kv-disk-path", str(folder / "kv-disk"), model=hybrid) as server,
+        RealServer("--tp", "2", *options, *more, model=hybrid) as server,
         RealServer("--tp", "1", *options, model=images) as shown,
         RealServer("--tp", "1", *options, model=sliding) as idle,
     ):
@@ -127,6 +132,7 @@ def _work(server: RealServer, shown: RealServer, prometheus: Prometheus) -> None
         while prometheus.values("min(count_over_time(numaserve_generation_tokens_total[1m]))") < [10.0]:
             sent = [clients.submit(server.complete, f"{story}{who * 30}", 24) for who in "abc"]
             sent.append(clients.submit(server.complete, "A number as JSON: ", 16, **constrained))
+            sent.append(clients.submit(server.complete, story, 8, model=ADAPTER))
             assert _ask_about(shown, in_file(pattern(70, 90, salt=next(salts)))).status_code == 200
             assert _ask_about(shown, b"no image").status_code == 400
             assert {each.result().status_code for each in sent} == {200}

@@ -67,6 +67,23 @@ def test_a_format_that_was_not_measured_takes_its_nearest(tmp_path: Path) -> Non
     assert found.of("attention", "bf16", "read", 1) == 1.0
 
 
+def test_activations_of_products_count_more_than_the_group_of_weights(tmp_path: Path) -> None:
+    others = gemm("int4/64 x int8", 1, "read", 0.7), gemm("int4/32", 1, "read", 0.6), gemm("fp8/128", 1, "read", 0.8)
+    found = load_efficiencies(written(tmp_path, *others))
+    assert found.of("gemm", "int4/32 x int8", "read", 1) == 0.7
+    assert found.of("gemm", "int4/128", "read", 1) == 0.6
+    assert found.of("gemm", "iq4/32 x int8", "read", 1) == 0.7
+    assert found.of("gemm", "fp8/128 x int8", "read", 1) == 0.8
+
+
+def test_a_format_has_the_fractions_of_the_first_processor_where_it_was_measured_there(tmp_path: Path) -> None:
+    first, other = gemm("bf16", 1, "read", 0.9), gemm("bf16", 1, "read", 0.5) | {"processor": "other"}
+    only = gemm("int4/32", 1, "read", 0.4) | {"processor": "other"}
+    found = load_efficiencies(written(tmp_path, first, other, only))
+    assert [found.of("gemm", format, "read", 1) for format in ("bf16", "int4/32")] == [0.9, 0.4]
+    assert found.source == "some"
+
+
 def test_experts_are_looked_up_by_the_rows_of_one_that_is_read(tmp_path: Path) -> None:
     row = {"table": "experts, bf16", "model": "tiny", "operation": "moe_down", "format": "bf16", "ceiling": "flops"}
     found = load_efficiencies(written(tmp_path, row | {"M": 1, "of_ceiling": 0.1}, row | {"M": 300, "of_ceiling": 0.5}))

@@ -17,6 +17,7 @@ from numaserve.workers.planning.ceilings import Range, bytes_beyond_caches, spar
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.caches import CacheKind, Heads, StateKind
 from numaserve.workers.program.given import GivenMatrix
+from numaserve.workers.program.handles import product_name
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Joining
 from numaserve.workers.program.recording.builder import ProgramBuilder
@@ -51,8 +52,7 @@ class Format:
     activations: ActivationDtype = "bf16"  # activations that codes in groups are multiplied by
 
     def __str__(self) -> str:
-        group = f"/{self.group}" if self.group else ""
-        return f"{self.name}{group}" + (" x int8" if self.activations == "int8" else "")
+        return product_name(self.name, self.group, self.activations)
 
 
 BF16, INT8 = Format("bf16"), Format("int8")

@@ -38,6 +38,12 @@ class MatrixFormat:
 BF16 = MatrixFormat()
 
 
+def product_name(format: str, group: int, activations: ActivationDtype) -> str:
+    """Return the name of products with a format of weights: "int4/32", or "int4/32 x int8" by int8 activations."""
+    held = f"{format}/{group}" if group else format
+    return f"{held} x int8" if activations == "int8" else held
+
+
 def round_up(value: int, unit: int) -> int:
     """The smallest multiple of `unit` that is at least `value`."""
     return -(-value // unit) * unit

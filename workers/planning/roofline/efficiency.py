@@ -6,6 +6,9 @@ An operation's time is its bound, of reading or of computing, divided by the fra
 under the same bound. Fractions are interpolated over the logarithm of the number of rows; beyond the measured numbers,
 the nearest counts.
 
+A file may have rows of several processors. A format that the processor of the first row was measured with takes the
+rows of that processor alone: fractions of different ceilings have no mean.
+
 If reading is the bound and more rows reach less of it than fewer rows do, computing is the bound. Reading would be as
 fast as before, and the measured computation is the maximum. A host whose cores read less each has both bounds at once.
 """
@@ -74,8 +77,8 @@ class Efficiencies:
     _found: dict[tuple[Kind, str, str], Curve | None] = field(default_factory=dict, repr=False)
 
     def of(self, kind: Kind, weights: str, bound: str, rows: float) -> float:
-        """Return the fraction of a ceiling. For a format that was not measured, the same format with other groups
-        stands in, then a similar format, then bf16."""
+        """Return the fraction of a ceiling. For products that were not measured, the same format with other groups
+        stands in, then with other activations, then a similar format, then bf16."""
         key = (kind, weights, bound)
         if key not in self._found:
             self._found[key] = self._nearest(*key)
@@ -88,26 +91,42 @@ class Efficiencies:
         return max(barrier_s - self.barrier_s, 0.0)
 
     def _nearest(self, kind: Kind, weights: str, bound: str) -> Curve | None:
-        format = weights.partition("/")[0]
+        names = _broader_names(weights)
         # Experts are also products, of fewer rows each.
         for like in (kind, "gemm") if kind == "experts" else (kind,):
-            for fits in (weights, format):
+            for place, name in enumerate(names):
                 for key, curve in self.curves.items():
-                    if key[0] == like and key[2] == bound and fits in {key[1], key[1].partition("/")[0]}:
+                    if key[0] == like and key[2] == bound and _broader_names(key[1])[place] == name:
                         return curve
-        return None if weights == "bf16" else self._nearest(kind, _STAND_IN.get(format, "bf16"), bound)
+        format = names[-1]
+        if format in _STAND_IN:
+            return self._nearest(kind, weights.replace(weights.partition(" ")[0], _STAND_IN[format]), bound)
+        return None if weights == "bf16" else self._nearest(kind, "bf16", bound)
 
     def row_time(self, name: str) -> RowTime:
         """Return the time of rows of the operation of that name, or of a similar one."""
         return self.row_times.get(name) or self.row_times.get("rms_norm") or _UNKNOWN
 
 
+def _broader_names(products: str) -> tuple[str, str, str]:
+    """Return a name of products, the name without the group, and the name without the activations too."""
+    held, by, activations = products.partition(" x ")
+    format = held.partition("/")[0]
+    return products, f"{format}{by}{activations}", format
+
+
+def read_rows(path: Path) -> list[Mapping[str, Any]]:
+    """Return the rows of a file that `numaserve bench kernels --json` wrote. Raises `OSError` and `ValueError`."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("no measurements")
+    return rows
+
+
 def load_efficiencies(path: Path) -> Efficiencies:
     """Return the efficiencies in a file. Raises `OperatorError` for a file that the benchmark did not write."""
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if not rows or not all(isinstance(row, dict) for row in rows):
-            raise ValueError("no measurements")
+        rows = read_rows(path)
         return _efficiencies(rows, str(rows[0].get("processor", "")))
     except OSError as error:
         raise OperatorError(f"--efficiencies: cannot read {path}: {error.strerror}") from None
@@ -120,8 +139,10 @@ def load_efficiencies(path: Path) -> Efficiencies:
 
 def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencies:
     measured: dict[tuple[Kind, str], _ByRows] = {}
-    for kind, weights, count, row in _products(rows):
-        if row.get("of_ceiling"):
+    products = list(_products(rows))
+    own = {(kind, weights) for kind, weights, _, row in products if row.get("processor", "") == source}
+    for kind, weights, count, row in products:
+        if row.get("of_ceiling") and (row.get("processor", "") == source or (kind, weights) not in own):
             measured.setdefault((kind, weights), {}).setdefault(count, []).append(row)
     peaks = _peaks(measured)
     curves = {

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_type_hints
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.cost import OperationCost
+from numaserve.workers.program.handles import product_name
 from numaserve.workers.program.setup import ProgramSetup
 
 _T = TypeVar("_T")
@@ -156,6 +157,6 @@ class Accumulating(Operation):
         return [*super().reads, *(self.writes if self.accumulate else [])]
 
 
-def held_format(weight: Matrix) -> str:
-    """The format of a weight, with its group: "int4/32"."""
-    return f"{weight.format}/{weight.group}" if weight.group else weight.format
+def product_of(weight: Matrix) -> str:
+    """Return the name of products with a weight."""
+    return product_name(weight.format, weight.group, weight.activations)

@@ -7,7 +7,7 @@ from typing import Literal
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
 from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, expected_share, of_rows
-from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
+from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, product_of
 from numaserve.workers.program.setup import ProgramSetup
 
 ExpertActivation = Literal["none", "silu", "gelu_tanh", "swiglu_oai", "relu2"]
@@ -107,7 +107,7 @@ class MultiplyExperts(Operation):
             return Amount(nbytes, terms.row_flops * step.tokens, rows / share)
 
         computes = "bf16" if (self.widened if self.weights else self.shared_widened) else first.format
-        return [OperationCost(self.name, "experts", amount, held_format(first), computes, terms)]
+        return [OperationCost(self.name, "experts", amount, product_of(first), computes, terms)]
 
 
 @dataclass(frozen=True, kw_only=True)

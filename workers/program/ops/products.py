@@ -16,7 +16,7 @@ from numaserve.workers.program.ops.base import (
     Reads,
     Vector,
     Writes,
-    held_format,
+    product_of,
 )
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -99,4 +99,4 @@ def weight_cost(name: str, kind: Kind, weight: Matrix, *, widened: bool, logits:
         rows = step.rows(logits)
         return Amount(terms.weight_bytes if rows else 0, terms.row_flops * rows, rows)
 
-    return OperationCost(name, kind, amount, held_format(weight), "bf16" if widened else weight.format, terms)
+    return OperationCost(name, kind, amount, product_of(weight), "bf16" if widened else weight.format, terms)

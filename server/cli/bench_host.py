@@ -85,7 +85,7 @@ def bench_host(
     given |= {"task": "generate", "context_length": context}
     with MachineReport("host", json) as report:
         path = resolve_model(model)
-        _, wanted, config = read_planned(path, given)
+        _, wanted, config = read_planned(path, host, given)
         task = task_of(config, mlperf_task)
         machine, topology = _host(host, report.say)
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.config.serve import load_config
+from numaserve.server.service.checks.instruction_set import instruction_set
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.bench.shapes import MODEL_SHAPES, random_checkpoint
@@ -55,11 +56,12 @@ def deployments(
 ) -> Iterator[Deployment]:
     """Yield a deployment for each number of ranks. Where `options` leave the size of steps out, `step_tokens` chooses
     it."""
+    isa = instruction_set().name
     for ranks in tp or (None,):
         # Only servers store packed weights in the cache of servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
         # The plans of a benchmark keep all pages of a sequence.
-        planned = replace(deployment_options(serve_config, path), window_tables=False)
+        planned = replace(deployment_options(serve_config, path, isa), window_tables=False)
         config = load_model_config(path, planned.settings)
         deployment = make_deployment(planned, config, read_topology())
         if planned.may_lengthen_steps and step_tokens is not None:

@@ -102,7 +102,7 @@ def plan(
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):
         limits = {"max_running_requests": max_running_requests or batch_size, "context_length": context_length}
-        serve_config, wanted, config = read_planned(path, options | limits)
+        serve_config, wanted, config = read_planned(path, host, options | limits)
         if host == THIS:
             topology = read_topology()
             machine = measure(topology)

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.config.serve import ServeConfig, load_config
+from numaserve.server.service.checks.instruction_set import isa_for
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.roofline.machine import load_machine
 
 THIS = "this"
 
@@ -23,14 +25,15 @@ PlanHost = Annotated[
 ]
 
 
-def read_planned(path: Path, options: dict[str, Any]) -> tuple[ServeConfig, DeploymentOptions, ModelConfig]:
-    """Return the configuration of a server of the model at `path`, its deployment options, and the model's own
-    configuration.
+def read_planned(path: Path, host: str, options: dict[str, Any]) -> tuple[ServeConfig, DeploymentOptions, ModelConfig]:
+    """Return the configuration of a server of the model at `path` on a host, its deployment options, and the model's
+    own configuration.
 
     `options`: by key, None for an option not given. No weight is read. Raises `OperatorError`.
     """
     serve_config = load_config(options | {"model": os.fspath(path), "weights_cache_gib": 0})
     files = open_model(path, serve_config.settings.mmproj)
     serve_config = with_model_defaults(serve_config, files)
-    wanted = deployment_options(serve_config, path, weights=False)
+    isa = isa_for([serve_config.backend]) if host == THIS else load_machine(host).isa
+    wanted = deployment_options(serve_config, path, isa, weights=False)
     return serve_config, wanted, read_config(files, wanted.settings)

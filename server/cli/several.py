@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 
-def print_models(console: Console, path: Path, machine: Topology, max_loaded: int | None = None) -> None:
+def print_models(console: Console, path: Path, machine: Topology, isa: str, max_loaded: int | None = None) -> None:
     """Print the placement of each model. Raises `OperatorError` for models that cannot be loaded together."""
     models = read_models_file(path, max_loaded)
-    plan = place_models(models, machine)
+    plan = place_models(models, machine, isa)
     deployments = [each.deployment for each in plan.placed.values()]
     caches = CacheColumns(any(each.has_states for each in deployments), any(each.reads_images for each in deployments))
     table = Table(

@@ -47,11 +47,12 @@ def topology(
     machine = read_topology()
     console = stdout_console()
     console.print(_nodes_table(machine))
-    _print_facts(console, machine)
+    isa = instruction_set().name
+    _print_facts(console, machine, isa)
     if models is not None:
         from numaserve.server.cli.several import print_models  # noqa: PLC0415 not needed for one model
 
-        print_models(console, models, machine, max_loaded)
+        print_models(console, models, machine, isa, max_loaded)
         return
     check_for_several(max_loaded)
     if model is None:
@@ -64,7 +65,7 @@ def topology(
         return
     path = resolve_model(model)
     files = open_model(path, config.settings.mmproj)
-    wanted = deployment_options(with_model_defaults(config, files), path)
+    wanted = deployment_options(with_model_defaults(config, files), path, isa)
     deployment = make_deployment(wanted, read_config(files, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
     for table in image_tables([(str(rank.rank), rank.images) for rank in deployment.ranks], "rank"):
@@ -94,10 +95,10 @@ def _nodes_table(machine: Topology) -> Table:
     return table
 
 
-def _print_facts(console: Console, machine: Topology) -> None:
+def _print_facts(console: Console, machine: Topology, isa: str) -> None:
     reserved = ", ".join(f"{count} of {format_bytes(size)}" for size, count in machine.huge_pages.reserved if count)
     limit, memlock, quota = machine.cgroup_free_bytes, machine.memlock_bytes, machine.cpu_quota
-    console.print(f"instruction set     {instruction_set().name}")
+    console.print(f"instruction set     {isa}")
     console.print(f"CPU quota           {'no limit' if quota is None else f'{quota:.4g} of {machine.cores} cores'}")
     console.print(f"cgroup memory left  {'no limit' if limit is None else format_bytes(limit)}")
     console.print(f"huge pages          transparent: {machine.huge_pages.transparent}; reserved: {reserved or 'none'}")

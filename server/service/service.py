@@ -90,7 +90,9 @@ def _check(started: Started) -> Checked:
     path, tokenizer_check = started.path, started.tokenizer_check
     files = open_model(path, started.config.settings.mmproj)
     config = with_model_defaults(started.config, files)
-    options = replace(deployment_options(config, path), blocking=blocking_for_ranks(config.blocking, started.kernels))
+    isa = None if started.kernels is None else started.kernels.name
+    wanted = deployment_options(config, path, isa)
+    options = replace(wanted, blocking=blocking_for_ranks(config.blocking, started.kernels))
     model = read_config(files, options.settings)
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()

@@ -1,4 +1,5 @@
-"""By default weights in groups are multiplied by what their own engine multiplies them by, to the last bit."""
+"""By default weights in groups are multiplied by what their own engine multiplies them by, or what measured rows choose
+where the server quantizes them, to the last bit."""
 
 from pathlib import Path
 from typing import get_args
@@ -6,6 +7,8 @@ from typing import get_args
 import numpy as np
 import pytest
 import transformers as hf
+from numaserve.server.config.serve import load_config
+from numaserve.server.service.model.deployment import deployment_options
 from numaserve.workers.interface.settings import AS_PUBLISHED, ActivationDtype, WeightFormats
 
 from tests.support import checkpoints
@@ -34,4 +37,18 @@ def test_the_default_has_the_bits_of_what_it_chooses(published: str, chosen: Act
     found = served_scores(path, 1, TEXTS, AS_PUBLISHED)
     np.testing.assert_array_equal(found.logprobs, forced.pop(chosen).logprobs)
     (other,) = forced.values()
+    assert (found.logprobs != other.logprobs).any()
+
+
+def test_what_the_server_quantizes_has_the_bits_of_what_the_instruction_set_chooses(isa: str, tmp_path: Path) -> None:
+    config = load_config({"model": str(tmp_path), "quantization": "int4", "quantize_lm_head": True})
+    chosen = deployment_options(config, checkpoints.save(small_llama(), tmp_path), isa).settings.formats
+    by = {
+        each: served_scores(tmp_path, 1, TEXTS, WeightFormats("int4", "int4", each), isa=isa)
+        for each in get_args(ActivationDtype)
+    }
+    found = served_scores(tmp_path, 1, TEXTS, chosen, isa=isa)
+    same = by.pop("int8" if isa == "avx512" else "bf16")
+    np.testing.assert_array_equal(found.logprobs, same.logprobs)
+    (other,) = by.values()
     assert (found.logprobs != other.logprobs).any()

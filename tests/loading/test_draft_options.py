@@ -21,7 +21,7 @@ def test_its_keys_and_values_are_kept_as_the_model_s_unless_they_are_latents(
 ) -> None:
     save_tiny_model(name, tmp_path)
     config = load_config({"model": "demo", "draft_model": str(tmp_path), "kv_cache_dtype": "int8"})
-    draft = deployment_options(config, Path("model")).draft
+    draft = deployment_options(config, Path("model"), None).draft
     assert draft is not None
     assert draft.settings.kv_cache_dtype == kept
 
@@ -29,8 +29,8 @@ def test_its_keys_and_values_are_kept_as_the_model_s_unless_they_are_latents(
 def test_one_that_is_not_there_is_told_and_one_that_does_not_draft_is_not_looked_for(tmp_path: Path) -> None:
     missing = {"model": "demo", "draft_model": str(tmp_path / "none")}
     with pytest.raises(OperatorError, match="none: no such file or folder"):
-        deployment_options(load_config(missing), Path("model"))
-    assert deployment_options(load_config(missing | {"speculative": "suffix"}), Path("model")).draft is None
+        deployment_options(load_config(missing), Path("model"), None)
+    assert deployment_options(load_config(missing | {"speculative": "suffix"}), Path("model"), None).draft is None
 
 
 def test_an_assistant_is_a_drafter_of_its_own(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_an_assistant_is_a_drafter_of_its_own(tmp_path: Path) -> None:
     assistant = gemma4.save_assistant(tiny_model("gemma4").config, tmp_path / "assistant")
     for path, drafter in ((plain, "draft_model"), (assistant, "assistant")):
         config = load_config({"model": "demo", "draft_model": str(path)})
-        assert deployment_options(config, Path("model")).drafter == drafter
+        assert deployment_options(config, Path("model"), None).drafter == drafter
 
 
 def test_a_layer_that_predicts_is_loaded_where_it_is_named_or_meant_and_there(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_layer_that_predicts_is_loaded_where_it_is_named_or_meant_and_there(tm
     )
 
     def loaded(path: Path, **options: object) -> bool:
-        return deployment_options(load_config({"model": "demo", **options}), path).settings.mtp
+        return deployment_options(load_config({"model": "demo", **options}), path, None).settings.mtp
 
     assert loaded(predicting, speculative="auto")
     assert loaded(predicting, speculative="mtp")
@@ -63,7 +63,7 @@ def test_a_layer_that_predicts_is_loaded_where_it_is_named_or_meant_and_there(tm
 def test_the_memory_of_a_layer_that_predicts_is_planned(tp: int, tmp_path: Path) -> None:
     path, plans = save_predicting("deepseek_v3", tmp_path), []
     for speculative in ("off", "auto"):
-        options = deployment_options(load_config({"model": "demo", "tp": tp, "speculative": speculative}), path)
+        options = deployment_options(load_config({"model": "demo", "tp": tp, "speculative": speculative}), path, None)
         plans.append(make_deployment(options, load_model_config(path, options.settings), machine(2)))
     without, with_it = (plan.ranks[0] for plan in plans)
     assert with_it.weight_bytes > without.weight_bytes

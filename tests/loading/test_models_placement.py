@@ -30,7 +30,7 @@ def planned(tmp_path: Path) -> Planned:
         file = tmp_path / "models.yaml"
         each = {name: {"model": str(model), "kv_cache_gib": 0.01, **keys} for name, keys in models.items()}
         file.write_text(yaml.safe_dump({"models": each, **whole}))
-        return plan_models(read_models_file(file), on)
+        return plan_models(read_models_file(file), on, None)
 
     return planned
 

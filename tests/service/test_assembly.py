@@ -32,7 +32,7 @@ A_MOMENT = 0.2
 
 def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     config = load_config({"model": "demo", "chunked_prefill_size": 16, "max_running_requests": 64})
-    deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), configured(), machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
@@ -43,7 +43,7 @@ def test_steps_may_become_longer_than_the_first_ones_unless_their_size_is_given(
     given: dict[str, int], most: int, first: int
 ) -> None:
     config = load_config({"model": "demo", **given})
-    deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), configured(), machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
@@ -53,7 +53,7 @@ def test_steps_may_become_longer_than_the_first_ones_unless_their_size_is_given(
 @pytest.mark.parametrize(("given", "runs"), [({}, 16), ({"max_running_requests": 40}, 40)])
 def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(given: dict[str, int], runs: int) -> None:
     config = load_config({"model": "demo", **given})
-    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4, free_gib=6))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), recurrent(), machine(4, free_gib=6))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == runs
@@ -62,7 +62,7 @@ def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(giv
 def test_the_scheduler_has_the_window_tables_of_the_workers() -> None:
     config = load_config({"model": "demo"})
     model = configured("MistralForCausalLM", sliding_window=512)
-    deployment = make_deployment(deployment_options(config, Path("model")), model, machine(4))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), model, machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     (shown,) = make_engine(checked, EngineCallbacks(), ["true"]).server_info()["window_tables"]
@@ -78,7 +78,7 @@ def test_scheduler_and_workers_have_the_same_limits(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("numaserve.server.service.assembly.Scheduler", scheduler)
     config = load_config({"model": "demo", "tp": 2, "speculative": ["suffix"]})
-    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(2, 2))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), recurrent(), machine(2, 2))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     make_engine(checked, EngineCallbacks(), ["true"])
@@ -88,7 +88,7 @@ def test_scheduler_and_workers_have_the_same_limits(monkeypatch: pytest.MonkeyPa
 
 def test_no_states_are_cached_without_a_prefix_cache() -> None:
     config = load_config({"model": "demo", "prefix_cache": False, "state_cache_gib": 1})
-    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), recurrent(), machine(4))
     assert deployment.capacity.num_snapshots == 0
 
 
@@ -124,7 +124,7 @@ def test_a_tokenizer_that_no_grammar_takes_ends_no_server(
 def test_a_bidirectional_model_has_its_prompts_packed_into_chunks_and_caches_none() -> None:
     config = load_config({"model": "demo", "task": "embed", "chunked_prefill_size": 256})
     model = bidirectional(max_position_embeddings=8192)
-    deployment = make_deployment(deployment_options(config, Path("model")), model, machine(4))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), model, machine(4))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
     info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
@@ -135,7 +135,7 @@ def test_a_bidirectional_model_has_its_prompts_packed_into_chunks_and_caches_non
 @pytest.mark.parametrize("kept_open", [False, True])
 async def test_requests_wait_for_the_model_only_at_a_socket_that_is_kept_open(kept_open: bool) -> None:
     config = load_config({"model": "demo"})
-    deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
+    deployment = make_deployment(deployment_options(config, Path("model"), None), configured(), machine(4))
     checked = Checked(
         config,
         None,
@@ -172,5 +172,5 @@ async def test_requests_wait_for_the_model_only_at_a_socket_that_is_kept_open(ke
 def test_adapters_have_memory_for_those_that_are_named_or_for_the_number_that_is_set(
     given: dict[str, Any], places: int
 ) -> None:
-    options = deployment_options(load_config({"model": "demo", **given}), Path("model"))
+    options = deployment_options(load_config({"model": "demo", **given}), Path("model"), None)
     assert options.settings.max_loras == places

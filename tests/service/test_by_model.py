@@ -63,7 +63,7 @@ def test_an_encoder_is_served_for_embeddings_without_being_asked(
     _, decided = decide(bidirectional())
     assert (decided.task, decided.served_task, decided.context_length) == ("embed", "embed", None)
     assert caplog.messages == ["the model is an encoder: the task is embed"]
-    assert deployment_options(decided, decide.files.path).settings.pooled
+    assert deployment_options(decided, decide.files.path, None).settings.pooled
 
 
 def test_an_encoder_that_is_asked_for_embeddings_is_read_without_a_head(
@@ -101,7 +101,7 @@ def test_the_head_of_an_encoder_decides_its_task(
     model = replace(bidirectional(), labels=labels)
     _, decided = decide(model)
     assert (decided.served_task, caplog.messages) == (task, [f"the model is an encoder: the task is {task}"])
-    assert deployment_options(decided, decide.files.path).settings.pooled
+    assert deployment_options(decided, decide.files.path, None).settings.pooled
     with pytest.raises(OperatorError, match=rf"--task embed does not fit .*Set --task {task} or leave --task out"):
         decide(model, task="embed")
 
@@ -111,7 +111,7 @@ def test_a_splade_model_is_served_for_sparse_vectors(decide: Decide, caplog: pyt
     _, decided = decide(splade())
     assert (decided.served_task, caplog.messages) == ("sparse", ["the model is an encoder: the task is sparse"])
     assert [each.pooled for each in decide.asked] == [False, True]
-    assert deployment_options(decided, decide.files.path).settings.pooled
+    assert deployment_options(decided, decide.files.path, None).settings.pooled
     with pytest.raises(OperatorError, match=r"--task embed does not fit .*Set --task sparse or leave --task out"):
         decide(splade(), task="embed")
     with pytest.raises(OperatorError, match=r"--task sparse does not fit .*Set --task embed or leave --task out"):

@@ -38,7 +38,7 @@ def record_of(
 ) -> logging.LogRecord:
     """The one record of a server of `model` with these options on a machine."""
     config = load_config({"model": "m", **options})
-    deployment = make_deployment(deployment_options(config, Path("m")), model, on)
+    deployment = make_deployment(deployment_options(config, Path("m"), isa), model, on)
     parts: dict[str, Any] = {"config": config, "deployment": deployment, "machine": on, "instruction_set": isa}
     parts |= {"images": model.images, "adapters": adapters}
     rest: dict[str, Any] = dict.fromkeys((*Checked.__dataclass_fields__.keys() - parts.keys(),))

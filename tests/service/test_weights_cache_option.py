@@ -7,7 +7,7 @@ from numaserve.workers.interface.protocol import WeightsCache
 
 
 def cache_of(**options: object) -> WeightsCache | None:
-    return deployment_options(load_config({"model": "demo", **options}), Path("model")).weights_cache
+    return deployment_options(load_config({"model": "demo", **options}), Path("model"), None).weights_cache
 
 
 def test_packed_weights_are_kept_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

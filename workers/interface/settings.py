@@ -37,11 +37,15 @@ class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `activations`: the data type of the activations that grouped weights of 4 or 8 bits are multiplied by. int8 has a
     scale for each token and group; bf16 uses such weights at their exact values; auto is the data type of the engine
     that the format of the weights comes from (workers/layers/stored.py).
+
+    `int8_activations`: with auto, the formats whose activations are int8 where the server quantizes the weights. They
+    follow from the instruction set (workers/planning/activations.py).
     """
 
     linear: WeightFormat | None = None
     lm_head: WeightFormat | None = None
     activations: ActivationChoice = "auto"
+    int8_activations: tuple[WeightFormat, ...] = ()
 
 
 AS_PUBLISHED = WeightFormats()
@@ -125,8 +129,9 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
         ActivationChoice,
         Option(
             "Data type of the activations that grouped 4-bit and 8-bit weights are multiplied by: `bf16`, or "
-            "`int8`, which is faster and quantizes activations per token and group. `auto`: `int8` for the block "
-            "formats of GGUF files except Q8_0 and MXFP4, `bf16` for all other formats."
+            "`int8`, which quantizes activations per token and group. `auto`: `int8` for the block formats of GGUF "
+            "files except Q8_0 and MXFP4, and for `--quantization int4` where `int8` is measured to be faster. "
+            "`bf16` for all other formats."
         ),
     ] = "auto"
 

@@ -50,10 +50,10 @@ def _kept_in(
     if parameter.rule == "bf16":
         return BF16
     if parameter.rule == "head":
-        return _choose(formats.lm_head, found, first_col, found[0] is not None)
+        return _choose(formats.lm_head, formats, found, first_col, is_quantized=found[0] is not None)
     if parameter.rule == "stored":
         return _published(found, first_col)
-    made = _choose(formats.linear, found, first_col, is_quantized)
+    made = _choose(formats.linear, formats, found, first_col, is_quantized=is_quantized)
     if parameter.rule != "absorbed":
         return made
     made = _absorbed(made, found[0])
@@ -84,8 +84,18 @@ def kinds_of(parameter: MatrixParameter, stored: StoredMatrices) -> StoredKinds:
     return tuple({id(found): found for found in map(stored.get, names)}.values())
 
 
+def own_format(asked: WeightFormat) -> MatrixFormat:
+    """Return the format of weights that are quantized to `asked` while loading."""
+    return MatrixFormat(asked, _OWN_GROUP.get(asked, GROUPS[0]) if asked in GROUPED else 0)
+
+
 def _choose(
-    asked: WeightFormat | None, stored: Sequence[Stored | None], first_col: int, is_quantized: bool
+    asked: WeightFormat | None,
+    formats: WeightFormats,
+    stored: Sequence[Stored | None],
+    first_col: int,
+    *,
+    is_quantized: bool,
 ) -> MatrixFormat:
     published = _published(stored, first_col)
     if asked is None:
@@ -93,10 +103,12 @@ def _choose(
     if asked == "bf16":
         return BF16
     if not is_quantized:
+        own = own_format(asked)
         if asked not in GROUPED:
-            return MatrixFormat(asked)
-        group = _group(_OWN_GROUP.get(asked, GROUPS[0]), first_col)
-        return MatrixFormat(asked, group) if group else BF16
+            return own
+        group = _group(own.group, first_col)
+        by_int8 = asked in formats.int8_activations
+        return replace(own, group=group, activations="int8" if by_int8 else "bf16") if group else BF16
     if published.format not in (asked, "bf16"):
         raise OperatorError(
             f"the checkpoint is already quantized to {published.format} and cannot be quantized to {asked}: "

@@ -13,6 +13,7 @@ from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.interface.windows import Window, WindowTable, window_tables
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
+from numaserve.workers.planning.activations import activation_notes
 from numaserve.workers.planning.adapters import adapter_notes
 from numaserve.workers.planning.fitting import fit
 from numaserve.workers.planning.images import ImageMemory
@@ -144,7 +145,10 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         reuses_prefixes=not model.bidirectional and (not model.has_states or capacity.num_snapshots > 0),
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
-        notes=(*model.notes, *placement.notes, *memory.notes, *adapter_notes(memory.partition)),
+        notes=(
+            *(*model.notes, *placement.notes, *memory.notes),
+            *(*activation_notes(memory.partition), *adapter_notes(memory.partition)),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.activations import activation_notes
 from numaserve.workers.planning.adapters import adapter_notes
 from numaserve.workers.planning.deployment import check_experts, draft_options, place
 from numaserve.workers.planning.kv_disk import KvRecords, kv_records
@@ -170,7 +171,7 @@ def make_estimate(
         prefill,
         found[-1] if load.output_len else None,
         None if config.decoder.tower is None else phases.estimate_tile(config.decoder.tower),
-        (*config.notes, *placement.notes, *adapter_notes(partition)),
+        (*config.notes, *placement.notes, *activation_notes(partition), *adapter_notes(partition)),
         partition.multiplied_by(),
         None if config.bidirectional else _records(options, config, partition, context),
     )

@@ -87,19 +87,20 @@ class Plan:
         return {name: Resident(each.spec, each.cpus, _claim(each)) for name, each in self.placed.items()}
 
 
-def plan_models(models: ModelsFile, machine: Topology) -> Plan:
-    """Place all models. Raises `OperatorError` for a model that cannot be loaded, and as `check_together` does."""
-    plan = place_models(models, machine)
+def plan_models(models: ModelsFile, machine: Topology, isa: str | None) -> Plan:
+    """Place all models, for kernels of an instruction set. Raises `OperatorError` for a model that cannot be loaded,
+    and as `check_together` does."""
+    plan = place_models(models, machine, isa)
     check_together(plan, models.max_loaded)
     return plan
 
 
-def place_models(models: ModelsFile, machine: Topology) -> Plan:
+def place_models(models: ModelsFile, machine: Topology, isa: str | None) -> Plan:
     """Place each model as if it were alone. Raises `OperatorError` for a model that cannot be loaded."""
     placed = {}
     for name, spec in models.models.items():
         try:
-            placed[name] = _place(spec, part_of(spec, machine))
+            placed[name] = _place(spec, part_of(spec, machine), isa)
         except OperatorError as error:
             raise OperatorError(f"model '{name}': {error}") from None
     fraction = max(each.config.mem_fraction_static for each in models.models.values())
@@ -135,11 +136,11 @@ def part_of(spec: ModelSpec, machine: Topology) -> Topology:
     return replace(machine, nodes=tuple(part for part in parts if part.cpus))
 
 
-def _place(spec: ModelSpec, part: Topology) -> Placed:
+def _place(spec: ModelSpec, part: Topology, isa: str | None) -> Placed:
     path = resolve_model(spec.config.model)
     files = open_model(path, spec.config.settings.mmproj)
     config = with_model_defaults(spec.config, files)
-    options = deployment_options(config, path)
+    options = deployment_options(config, path, isa)
     model = read_config(files, options.settings)
     return Placed(replace(spec, config=config), str(path), part, make_deployment(options, model, part))
 

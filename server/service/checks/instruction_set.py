@@ -1,10 +1,12 @@
 """The instruction set of the workers' kernels, determined before the workers start."""
 
 import subprocess
+from collections.abc import Collection
 from typing import NamedTuple
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.python_process import child_environment, module_command
+from numaserve.workers.interface.settings import Backend
 
 _COMMAND = module_command("numaserve.kernels")
 
@@ -28,3 +30,8 @@ def instruction_set() -> InstructionSet:
         raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
     name, unbuilt, digest = done.stdout.splitlines()
     return InstructionSet(name, unbuilt, digest)
+
+
+def isa_for(backends: Collection[Backend]) -> str | None:
+    """Return the name of the instruction set; None if none of the backends uses kernels. Raises `OperatorError`."""
+    return instruction_set().name if "native" in backends else None

@@ -11,20 +11,29 @@ from numaserve.workers.interface.protocol import WeightsCache
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.interface.step_lengths import SHORT_STEP
 from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.planning.activations import with_activations
 from numaserve.workers.planning.needs import GIB
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.weights.checkpoint import can_predict
 from numaserve.workers.weights.hub import resolve_model
 
 
-def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True) -> DeploymentOptions:
+def deployment_options(config: ServeConfig, model: Path, isa: str | None, *, weights: bool = True) -> DeploymentOptions:
     """Return the options that determine cores and memory.
 
-    A draft model is located and downloaded if missing; without `weights`, only its configuration is downloaded.
+    `isa`: the instruction set of the kernels, which the reference backend does not use. A draft model is located and
+    downloaded if missing; without `weights`, only its configuration is downloaded.
     Raises `OperatorError` for a draft model that cannot be found.
     """
+    isa = isa if config.backend == "native" else None
     mtp = _predicts(config, model, weights=weights)
-    draft = _draft(config, weights=weights)
+    draft = _draft(config, isa, weights=weights)
+    settings = structs.replace(
+        config.settings,
+        pooled=config.settings.pooled or config.task == "embed",
+        mtp=mtp,
+        max_loras=config.lora_places,
+    )
     return DeploymentOptions(
         model=str(model),
         max_running_requests=config.running_limit,
@@ -40,12 +49,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         kv_cache_gib=config.kv_cache_gib,
         state_cache_gib=config.state_cache_gib if config.prefix_cache else 0.0,
         memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
-        settings=structs.replace(
-            config.settings,
-            pooled=config.settings.pooled or config.task == "embed",
-            mtp=mtp,
-            max_loras=config.lora_places,
-        ),
+        settings=with_activations(settings, isa),
         weights_cache=_weights_cache(config),
         backend=config.backend,
         draft=draft,
@@ -63,7 +67,7 @@ def _drafter(config: ServeConfig, draft: DraftOptions | None, *, mtp: bool) -> s
     return next((each for each in config.drafters if each in WORKER_DRAFTERS and (mtp or each != "mtp")), "")
 
 
-def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
+def _draft(config: ServeConfig, isa: str | None, *, weights: bool) -> DraftOptions | None:
     if config.draft_model is None or "draft_model" not in config.drafters:
         return None
     path = resolve_model(config.draft_model, weights=weights)
@@ -72,7 +76,7 @@ def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
         formats=WeightFormats(linear=config.draft_quantization),
         kv_cache_dtype="bf16" if model.caches_latents else config.settings.kv_cache_dtype,
     )
-    return DraftOptions(str(path), model, settings)
+    return DraftOptions(str(path), model, with_activations(settings, isa))
 
 
 def _predicts(config: ServeConfig, path: Path, *, weights: bool) -> bool:

@@ -28,7 +28,7 @@ def another(defined: ModelOption) -> Any:
 
 def settings_with(**options: Any) -> ModelSettings:
     """What the plan of a server with these options has."""
-    return deployment_options(load_config({"model": "demo", **options}), Path("model")).settings
+    return deployment_options(load_config({"model": "demo", **options}), Path("model"), None).settings
 
 
 @pytest.mark.parametrize("name", MODEL_OPTIONS)

@@ -10,6 +10,7 @@ from numaserve.workers.interface.settings import (
     BF16_WEIGHTS,
     ActivationDtype,
     ModelSettings,
+    WeightFormat,
     WeightFormats,
 )
 from numaserve.workers.layers.axes import Columns, split
@@ -178,8 +179,16 @@ def test_parts_of_one_matrix_that_differ_in_activations_are_multiplied_by_bf16()
     assert formats_of(GGUF_BLOCKS["q5_0"], v_proj=GGUF_BLOCKS["q8_0"]).qkv.activations == "bf16"
 
 
-def test_what_is_quantized_while_loading_is_multiplied_by_bf16() -> None:
-    assert activations_of(layer_formats(part_of(configured(), WeightFormats("int4")))) == {"bf16"}
+@pytest.mark.parametrize(("faster", "by"), [((), "bf16"), (("int4",), "int8")])
+def test_what_is_quantized_while_loading_is_multiplied_by_what_is_faster(
+    faster: tuple[WeightFormat, ...], by: ActivationDtype
+) -> None:
+    asked = WeightFormats("int4", int8_activations=faster)
+    assert activations_of(layer_formats(part_of(configured(), asked))) == {by}
+    for named in get_args(ActivationDtype):
+        asked = WeightFormats("int4", activations=named, int8_activations=faster)
+        assert activations_of(layer_formats(part_of(configured(), asked))) == {named}
+    assert activations_of(formats_of(INT4, WeightFormats("int4", int8_activations=faster))) == {"bf16"}
 
 
 def test_a_partition_says_what_its_formats_are_multiplied_by() -> None:

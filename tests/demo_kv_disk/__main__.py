@@ -4,7 +4,7 @@ The prompt is computed once. The server is then killed, and a new server reads t
 page cache. The bound is what that takes at least: the bytes at the disk's bandwidth, which plain direct reads measure
 in the same run, and the last 32 tokens of the prompt, as they are computed when the rest is in memory. A refused
 request of the same length comes first, with which the process starts that decodes long bodies. At last a byte of the
-files is changed. The exit status is 1 where a bit of an answer differs, or where the damaged record is not noticed.
+files is changed. `--shape hybrid` does the same with a model whose layers are mostly recurrent. The exit status is 1 where a bit of an answer differs, or where the damaged record is not noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numaserve.server.kv_disk.inspection import read_folder
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
-from tests.demo_kv_disk.model import write_model
+from tests.demo_kv_disk.model import SHAPES, write_model
 from tests.support.plain_file import PlainFile
 from tests.support.real_server import RealServer, completion
 
@@ -52,8 +52,9 @@ def main() -> int:
     """Print the line of the demonstration, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=16_384)
+    parser.add_argument("--shape", choices=SHAPES, default="dense")
     asked = parser.parse_args()
-    model = write_model(FOLDER / "model")
+    model = write_model(FOLDER / asked.shape, asked.shape)
     prompt = random.Random(0).choices(_VOCABULARY, k=asked.tokens)
     pages = (asked.tokens - 1) // PAGE_SIZE
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,7 @@ def main() -> int:
             cold = _ask(server, prompt)
             server.until(lambda: _num_pages(folder) >= pages)
             _kill(server)
+        depth, nbytes = _last_prefix(folder, pages)
         bandwidth = _bandwidth(folder / "rank-0.pages")
         with _server(model, folder) as server:
             _wait_for_disk(server)
@@ -72,7 +74,6 @@ def main() -> int:
             restored = _ask(server, prompt)
             in_memory = min(_ask(server, prompt).seconds for _ in range(3))
             _kill(server)
-        nbytes = restored.cached // PAGE_SIZE * read_folder(folder).record_bytes("pages")[0]
         bound = nbytes / bandwidth + in_memory
         equal = restored.choices == cold.choices
         print(
@@ -80,7 +81,7 @@ def main() -> int:
             f"({restored.seconds / bound:.2f} x) | bits {'equal' if equal else 'DIFFER'} | cached {restored.cached}",
             flush=True,
         )
-        _damage(folder, depth=pages - 4)
+        _damage(folder, depth=depth - 4)
         with _server(model, folder) as server:
             _wait_for_disk(server)
             _ask(server, prompt[-_SHORT - 5 :][:_SHORT])
@@ -88,7 +89,7 @@ def main() -> int:
             misses = round(server.metrics()[_CHECKSUM_MISSES])
         same = damaged.choices == cold.choices
         print(f"checksum miss {misses}, bits {'equal' if same else 'DIFFER'}, cached {damaged.cached}", flush=True)
-    return 0 if equal and same and misses == 1 and restored.cached == pages * PAGE_SIZE else 1
+    return 0 if equal and same and misses == 1 and restored.cached == depth * PAGE_SIZE else 1
 
 
 def _server(model: Path, folder: Path) -> RealServer:
@@ -146,6 +147,16 @@ def _num_pages(folder: Path) -> int:
         return len(read_folder(folder).entries["pages"])
     except OperatorError:  # the server has not made it yet
         return 0
+
+
+def _last_prefix(folder: Path, most: int) -> tuple[int, int]:
+    """The pages of the longest prefix of at most `most` pages that can be read, and its bytes: with its anchor, where the
+    model has anchors."""
+    contents = read_folder(folder)
+    (page_bytes,), (anchor_bytes,) = (contents.record_bytes(kind) for kind in ("pages", "anchors"))
+    depths = (entry.depth for entry in contents.entries["anchors" if anchor_bytes else "pages"])
+    depth = max(each for each in depths if each <= most)
+    return depth, depth * page_bytes + anchor_bytes
 
 
 def _damage(folder: Path, depth: int) -> None:

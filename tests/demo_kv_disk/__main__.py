@@ -4,7 +4,8 @@ The prompt is computed once. The server is then killed, and a new server reads t
 page cache. The bound is what that takes at least: the bytes at the disk's bandwidth, which plain direct reads measure
 in the same run, and the last 32 tokens of the prompt, as they are computed when the rest is in memory. A refused
 request of the same length comes first, with which the process starts that decodes long bodies. At last a byte of the
-files is changed. `--shape hybrid` does the same with a model whose layers are mostly recurrent. The exit status is 1 where a bit of an answer differs, or where the damaged record is not noticed.
+files is changed. `--shape hybrid` does the same with a model whose layers are mostly recurrent. The exit status is 1
+where a bit of an answer differs, or where the damaged record is not noticed.
 """
 
 from __future__ import annotations
@@ -150,8 +151,8 @@ def _num_pages(folder: Path) -> int:
 
 
 def _last_prefix(folder: Path, most: int) -> tuple[int, int]:
-    """The pages of the longest prefix of at most `most` pages that can be read, and its bytes: with its anchor, where the
-    model has anchors."""
+    """The pages of the longest prefix that can be read, at most `most`, and its bytes: with its anchor, where the model
+    has anchors."""
     contents = read_folder(folder)
     (page_bytes,), (anchor_bytes,) = (contents.record_bytes(kind) for kind in ("pages", "anchors"))
     depths = (entry.depth for entry in contents.entries["anchors" if anchor_bytes else "pages"])

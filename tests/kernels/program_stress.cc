@@ -4,9 +4,9 @@
 //
 // All ranks must have sampled the same tokens and pooled the same values, and every request must have the tokens, the
 // log-probabilities and the pooled values, to the last bit, that it has when it runs alone, in other chunks and on one
-// thread a rank. Masked rows have what another thread says of them meanwhile, or are dropped. Then groups are ended in
-// the middle of their steps: every rank's step must throw. Exits with 77 where the processor does not have the
-// instruction set.
+// thread a rank. The rows that tiles of images become are compared in the same way. Masked rows have what another
+// thread says of them meanwhile, or are dropped. Then groups are ended in the middle of their steps: every rank's step
+// must throw. Exits with 77 where the processor does not have the instruction set.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +14,7 @@
 #include "kernels/cpu_features.h"
 #include "tests/kernels/crowded_models.h"
 #include "tests/kernels/played_traffic.h"
+#include "tests/kernels/random_tower.h"
 #include "tests/kernels/stress_models.h"
 
 namespace numaserve::testing {
@@ -71,8 +72,8 @@ int untouched(const Model& model, uint64_t seed) {
 int run(std::string_view kind, const char* isa, int requests, uint64_t seed) {
   const std::vector<std::string> available = available_isas();
   if (std::find(available.begin(), available.end(), isa) == available.end()) return 77;
-  int wrong = 0;
   const KernelTable& table = *table_by_name(isa);
+  int wrong = kind == "edges" ? different_tiles(table, seed) : 0;
   for (const Model& model : kind == "crowds" ? crowded_models(table) : edge_models(table)) {
     const int count = differences(model, requests, seed);
     const int deaf = untouched(model, seed);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <deque>
 #include <vector>
@@ -45,14 +44,9 @@ class RandomAdapters {
   }
   static void set(AdapterWeights& adapters, int32_t place, std::vector<int32_t> ranks, uint64_t key) {
     const float of_a = 1.7f / std::sqrt(static_cast<float>(adapters.k()));
-    const std::vector<bf16> a = bits(random_values(adapters.a_values(), key, of_a)),
-                            b = bits(random_values(adapters.b_values(), ~key, 0.5f));
+    const std::vector<bf16> a = random_bf16(adapters.a_values(), key, of_a),
+                            b = random_bf16(adapters.b_values(), ~key, 0.5f);
     adapters.set(place, {.ranks = std::move(ranks), .scales = {0.5f, 0.7f}, .a = a.data(), .b = b.data()});
-  }
-  static std::vector<bf16> bits(const std::vector<float>& values) {
-    std::vector<bf16> upper;
-    for (const float value : values) upper.push_back(static_cast<bf16>(std::bit_cast<uint32_t>(value) >> 16));
-    return upper;
   }
 
   std::deque<AdapterWeights> all_;

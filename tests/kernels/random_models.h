@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -28,6 +29,7 @@ struct Shape {
   bool adapters = false;       // low-rank ones, of all products but those of experts, routers and logits
   bool narrows = false;        // two more layers work on the rows of logits alone
   int32_t experts = 0;         // of the odd layers, three for each token and a shared one; 0: none
+  int64_t features = 0;        // rows of images, which replace embeddings of a prompt; 0: none
   // The columns of a head's latents in a latent cache, before the rotated ones. kv_heads is then 1. 0: no latents.
   int32_t value_dim = 0;
   int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
@@ -58,6 +60,13 @@ inline std::vector<float> random_values(int64_t count, uint64_t key, float scale
   std::vector<float> values(static_cast<size_t>(count));
   for (float& value : values) value = offset + scale * (static_cast<float>(random() >> 40) / float{1 << 23} - 1.0f);
   return values;
+}
+
+inline std::vector<bf16> random_bf16(int64_t count, uint64_t key, float scale) {
+  std::vector<bf16> upper;
+  for (const float value : random_values(count, key, scale))
+    upper.push_back(static_cast<bf16>(std::bit_cast<uint32_t>(value) >> 16));
+  return upper;
 }
 
 inline Range part_of(int64_t count, const Model& model, int rank, int64_t unit = 1) {

@@ -247,7 +247,12 @@ class RandomNodes {
   }
 
   // residual += the sum of `part` over the ranks; returns the input of the next product.
-  Place add_reduced(Place part, Place residual, bool assign) {
+  Place add_reduced(Place part, Place residual) {
+    reduce(part, residual, false);
+    return normed(residual);
+  }
+  // residual = the sum, with `assign`.
+  void reduce(Place part, Place residual, bool assign) {
     const bool post = shape_.extras && !assign;
     auto node = std::make_unique<ReduceNode>(part, residual, post ? rows(shape_.hidden, sizeof(float)) : residual,
                                              shape_.hidden);
@@ -260,7 +265,6 @@ class RandomNodes {
       node->product = product;
     }
     program_.add(std::move(node));
-    return normed(residual);
   }
   Place normed(Place residual) {
     const Place out = rows(shape_.hidden, sizeof(bf16));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/runtime/experts/moe_nodes.h"
+#include "kernels/runtime/program/image_nodes.h"
 #include "kernels/runtime/program/stream_nodes.h"
 #include "tests/kernels/random_attention.h"
 
@@ -117,6 +118,15 @@ class RankProgram : public AttentionNodes {
     return part;
   }
 
+  // Rows of images in place of the embeddings that a step names.
+  void place_features(Place residual) {
+    const Place pool = room(shape_.features, shape_.hidden, sizeof(bf16));
+    std::ranges::copy(random_bf16(shape_.features * pool.ld, ++tensors_, 3.0f),
+                      reinterpret_cast<bf16*>(program_.arena().data() + pool.offset));
+    program_.step().allow_placing(shape_.features);
+    program_.add(std::make_unique<PlaceRowsNode>(residual, pool, shape_.hidden));
+  }
+
   void pool(Place residual) {
     const Place out = room(model_.limits.max_slots, shape_.hidden, sizeof(float));
     const float* const weight = vector(shape_.hidden, 1.0f).data();
@@ -132,8 +142,8 @@ class RankProgram : public AttentionNodes {
     program_.narrow();
     Place x = normed(few);
     for (int64_t layer = shape_.layers - 2; layer < shape_.layers; ++layer) {
-      x = add_reduced(attention(x, layer, KvSource::kCached), few, false);
-      x = add_reduced(mlp(x, layer), few, false);
+      x = add_reduced(attention(x, layer, KvSource::kCached), few);
+      x = add_reduced(mlp(x, layer), few);
     }
     return x;
   }
@@ -164,10 +174,12 @@ class RankProgram : public AttentionNodes {
     const Place residual = rows(shape_.hidden, sizeof(float)), embedded = partial();
     const int32_t* tokens = program_.row_indices(row_index_of("token"));
     program_.add(std::make_unique<EmbedNode>(tokens, embedding, vocab_.begin, 3.0f, embedded));
-    Place x = add_reduced(embedded, residual, true);
+    reduce(embedded, residual, true);
+    if (shape_.features > 0) place_features(residual);
+    Place x = normed(residual);
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-      x = add_reduced(mixed(x, layer), residual, false);
-      x = add_reduced(mlp(x, layer), residual, false);
+      x = add_reduced(mixed(x, layer), residual);
+      x = add_reduced(mlp(x, layer), residual);
     }
     if (shape_.narrows) x = narrow_layers(residual);
     if (shape_.pools) pool(residual);

@@ -10,8 +10,14 @@
 
 namespace numaserve::testing {
 
+// Positions of a prompt whose embeddings rows of images replace, from `row` on.
+struct Features {
+  int64_t start, count, row;
+};
+
 struct Request {
   std::vector<int32_t> prompt;
+  std::vector<Features> features{};
   int64_t max_new = 1;
   bool pooled = false, prompt_logprobs = false;
   SlotSettings settings{};
@@ -19,6 +25,16 @@ struct Request {
 
 inline int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+}
+
+inline std::vector<Features> make_features(const Model& model, std::mt19937_64& random, int64_t prompt) {
+  std::vector<Features> made;
+  const int64_t rows = model.shape.features;
+  for (int64_t at = pick(random, 0, 30); at < prompt; at += made.back().count + pick(random, 0, 30)) {
+    const int64_t count = std::min(pick(random, 1, rows), prompt - at);
+    made.push_back({.start = at, .count = count, .row = pick(random, 0, rows - count)});
+  }
+  return made;
 }
 
 inline Request make_request(const Model& model, uint64_t seed, int number) {
@@ -56,6 +72,7 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
   if (one_in(3)) s.suppress = {any_token()}, s.min_position = static_cast<int32_t>(request.prompt.size()) + 3;
   s.masked = one_in(2);
   if (model.shape.adapters) s.declared.adapter = static_cast<int32_t>(pick(random, 0, RandomAdapters::kNamed));
+  if (model.shape.features > 0) request.features = make_features(model, random, std::ssize(request.prompt));
   request.pooled = model.shape.pools && (!model.shape.samples || one_in(3));
   if (request.pooled) request.prompt_logprobs = false;
   return request;

@@ -60,6 +60,7 @@ class Traffic {
     std::vector<int32_t> tokens, targets;
     std::vector<size_t> slots;
     std::vector<MaskedRow> masked;
+    std::vector<PlacedRows> placed;
     int64_t rows = 0;
   };
 
@@ -87,7 +88,7 @@ class Traffic {
   void run(const Batch& batch) {
     Program& program = rank_.program();
     if (front_end_ != nullptr) program.use_masks(front_end_->plan(step_id_, batch.masked, step_ns_));
-    const StepOutcome outcome = program.run(batch.plan, batch.tokens, batch.targets, step_id_);
+    const StepOutcome outcome = program.run(batch.plan, batch.tokens, batch.targets, step_id_, batch.placed);
     step_ns_ = outcome.native_ns;
     if (front_end_ != nullptr) front_end_->take_result(step_id_, batch.masked);
     for (size_t i = 0; i < outcome.rows.size(); ++i) take(outcome, i, batch);
@@ -153,12 +154,27 @@ class Traffic {
                           .sample = sample,
                           .num_targets = static_cast<int32_t>(targets),
                           .pool = ends && running.request.pooled});
+    place_features(running.request, batch);
     batch.marks.push_back(snapshots_.use(random_, batch.plan.back(), running.number));
     batch.slots.push_back(slot);
     if (sample && running.request.settings.masked) batch.masked.push_back(masked_row(slot));
     batch.rows += targets + sample;
     running.computed += count;
     if (sample && targets == 0 && !from_previous) add_drafts(running, std::min(rows_left, limits_.max_drafts), batch);
+  }
+
+  // Names the features among the new tokens of the sequence that was planned last.
+  static void place_features(const Request& request, Batch& batch) {
+    const SequenceInput& s = batch.plan.back();
+    for (const Features& each : request.features) {
+      const int64_t begin = std::max<int64_t>(each.start, s.start),
+                    end = std::min<int64_t>(each.start + each.count, s.start + s.count);
+      if (begin < end)
+        batch.placed.push_back({.sequence = static_cast<int32_t>(batch.plan.size()) - 1,
+                                .start = static_cast<int32_t>(begin),
+                                .count = static_cast<int32_t>(end - begin),
+                                .row = static_cast<int32_t>(each.row + begin - each.start)});
+    }
   }
 
   // Adds draft tokens to the part of the sequence that was planned last: at most `most`, and none that needs a page or

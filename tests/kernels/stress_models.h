@@ -39,8 +39,8 @@ class Models {
 
 // Shapes at the edges: head sizes that are no multiple of a tile, contexts cut into blocks, sliding windows, ranks
 // and window tables, ranks without heads or vocabulary, rows of experts that fill whole tiles, ranks with threads
-// beyond the ring's lanes, products with adapters, sums so large that they are shared and overlap products, of one
-// block of rows and of two; programs that sample, that pool, that do both.
+// beyond the ring's lanes, products with adapters, rows of images in place of embeddings, sums so large that they are
+// shared and overlap products, of one block of rows and of two; programs that sample, that pool, that do both.
 inline std::vector<Model> edge_models(const KernelTable& table) {
   Models list(table);
   list.add({.q_heads = 6,
@@ -53,6 +53,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .extras = true,
             .adapters = true,
             .experts = 5,
+            .features = 20,
             .pools = true},
            {2, 2}, 64, 20, WeightFormat::kInt8);
   list.add({.q_heads = 9,
@@ -118,7 +119,8 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .vocabulary = 64,
             .layers = 2,
             .adapters = true,
-            .experts = 3},
+            .experts = 3,
+            .features = 40},
            {2, 1, 3, 1, 1}, 300, 12, WeightFormat::kInt8);
   // Latents: a rank without heads; sequences that ranks divide from 100 and from 1 token on, more of them than fit a
   // step.
@@ -131,6 +133,7 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .layers = 2,
             .adapters = true,
             .experts = 5,
+            .features = 9,
             .value_dim = 64},
            {2, 1, 3}, 70, 20, WeightFormat::kInt8);
   list.add({.q_heads = 5,

@@ -1,7 +1,6 @@
 // Weights in groups: their codes and scales, and the scaling of a group's sum. See grouped.inl.
 #pragma once
 
-#include <limits>
 #include <type_traits>
 
 #include "kernels/gemm/scratch.inl"
@@ -103,8 +102,7 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
   } else if constexpr (Codes::kFormat == WeightFormat::kMxfp4) {
     const F32x16 scale = F32x16::load_powers(reinterpret_cast<const uint8_t*>(record + layout.scales) + half * kTileN);
     if constexpr (kPacksTiles && std::is_same_v<Codes, Mxfp4GroupValues>)
-      return {scale.where_in(scale, kLeastTilePower, std::numeric_limits<float>::infinity(), F32x16::zero()),
-              F32x16::zero()};
+      return {scale.where_in(scale, kLeastTilePower, __builtin_inff(), F32x16::zero()), F32x16::zero()};
     constexpr bool kTwice = kWholeNumbers<Codes> || std::is_same_v<Codes, Mxfp4GroupTwice>;
     return {kTwice ? scale * F32x16::set1(0.5f) : scale, F32x16::zero()};
   } else {

@@ -9,7 +9,7 @@
 
 #include <immintrin.h>
 
-#include <vector>
+#include <cstdlib>
 
 #include "kernels/gemm/tiles/line_uses.h"
 #include "kernels/include/types.h"
@@ -125,7 +125,26 @@ struct EmulatedLine {
   void* line;
   unsigned char bytes[kLineBytes];
 };
-thread_local std::vector<EmulatedLine> emulated_stream;  // written since the last fence
+
+// The lines written since the last fence. Members of a std::vector would be code that instruction sets share where
+// nothing is inlined, as in a build with the address sanitizer (isa/check_symbols.cmake).
+struct EmulatedStream {
+  EmulatedLine* lines = nullptr;
+  size_t count = 0, space = 0;
+
+  ~EmulatedStream() { free(lines); }
+  EmulatedLine& add(void* line) {
+    if (count == space) {
+      space = space == 0 ? 64 : 2 * space;
+      lines = static_cast<EmulatedLine*>(realloc(lines, space * sizeof(EmulatedLine)));
+      if (lines == nullptr) abort();
+    }
+    EmulatedLine& added = lines[count++];
+    added.line = line;
+    return added;
+  }
+};
+thread_local EmulatedStream emulated_stream;
 
 [[gnu::noinline]] inline void emulated_copy_line(void* to, const void* from) {
   emulated_use(LineUse::kCopied, from);
@@ -134,12 +153,13 @@ thread_local std::vector<EmulatedLine> emulated_stream;  // written since the la
 
 [[gnu::noinline]] inline void emulated_stream_line(void* line, __m512i value) {
   emulated_use(LineUse::kStreamed, line);
-  _mm512_storeu_si512(emulated_stream.emplace_back(EmulatedLine{line, {}}).bytes, value);
+  _mm512_storeu_si512(emulated_stream.add(line).bytes, value);
 }
 
 [[gnu::noinline]] inline void emulated_stream_fence() {
-  for (const EmulatedLine& each : emulated_stream) __builtin_memcpy(each.line, each.bytes, sizeof(each.bytes));
-  emulated_stream.clear();
+  for (size_t i = 0; i < emulated_stream.count; ++i)
+    __builtin_memcpy(emulated_stream.lines[i].line, emulated_stream.lines[i].bytes, kLineBytes);
+  emulated_stream.count = 0;
 }
 
 #define NUMASERVE_TILE_CONFIGURE(rows) emulated_configure(rows)

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers as hf
+from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.lora import random_adapter
@@ -59,7 +60,8 @@ def write(folder: Path, rank: int, streams: int) -> tuple[Path, list[Path]]:
     names = [*(f"all-{each}" for each in range(streams)), *(f"attention-{each}" for each in range(streams))]
     if not base.exists():
         torch.manual_seed(0)
-        model = hf.AutoModelForCausalLM.from_config(_config(), dtype=torch.bfloat16)
+        config = hf.LlamaConfig.from_dict(SHAPES["llama-1b"].config())
+        model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         model.save_pretrained(base)
         for name in names:
             some = name.startswith("attention")
@@ -185,21 +187,6 @@ def _print(name: str, some: Sequence[int], others: Sequence[int]) -> None:
     ratios = [one / other for one, other in zip(some, others, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(f"{name:50} {middle:.3f} ({low:.3f} to {high:.3f})", flush=True)
-
-
-def _config() -> hf.LlamaConfig:
-    return hf.LlamaConfig(
-        vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=64,
-        max_position_embeddings=8192,
-        rope_theta=500000.0,
-        tie_word_embeddings=True,
-    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -22,7 +21,7 @@ from numaserve.workers.models.spec import ModelConfig
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
-from tests.support.lora import RandomAdapter, random_adapter
+from tests.support.lora import RandomAdapter, random_adapter, write_gguf_adapter
 
 SETTINGS = ModelSettings(max_loras=1, max_lora_rank=8)
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -218,23 +217,6 @@ def test_huge_and_damaged_files_are_refused(adapter: RandomAdapter, config: Mode
         describe_adapter(tmp_path / "nothing", config, SETTINGS)
 
 
-def gguf_adapter(
-    path: Path, tensors: dict[str, np.ndarray], *, kind: str = "lora", alpha: float = 8.0, name: str = "llama"
-) -> Path:
-    """Write an adapter as llama.cpp's converter does."""
-    writer = gguf.GGUFWriter(path, name)
-    writer.add_string("general.type", "adapter")
-    writer.add_string("adapter.type", kind)
-    writer.add_float32("adapter.lora.alpha", alpha)
-    for tensor, values in tensors.items():
-        writer.add_tensor(tensor, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def pair(name: str, rows: int, columns: int, rank: int = 4, dtype: type = np.float32) -> dict[str, np.ndarray]:
     return {
         f"{name}.weight.lora_a": np.ones((rank, columns), dtype),
@@ -260,7 +242,7 @@ def test_gguf_adapters_that_cannot_be_applied_are_refused(
     config: ModelConfig, tmp_path: Path, tensors: dict[str, np.ndarray], fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OperatorError, match=message):
-        describe_adapter(gguf_adapter(tmp_path / "a.gguf", tensors, **fields), config, SETTINGS)
+        describe_adapter(write_gguf_adapter(tmp_path / "a.gguf", tensors, **fields), config, SETTINGS)
 
 
 def test_an_adapter_that_updates_a_part_of_a_tensor_is_refused(tmp_path: Path) -> None:
@@ -268,6 +250,6 @@ def test_an_adapter_that_updates_a_part_of_a_tensor_is_refused(tmp_path: Path) -
     config = load_model_config(checkpoints.save(base, tmp_path / "base"))
     rows = base.config.linear_num_value_heads * base.config.linear_value_head_dim
     # The folder has these rows in one tensor with those of q, k and v, which GGUF files have apart.
-    file = gguf_adapter(tmp_path / "a.gguf", pair("blk.0.attn_gate", rows, base.config.hidden_size))
+    file = write_gguf_adapter(tmp_path / "a.gguf", pair("blk.0.attn_gate", rows, base.config.hidden_size))
     with pytest.raises(OperatorError, match="the adapter updates the parts of this tensor differently"):
         describe_adapter(file, config, SETTINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,7 @@ def save_gguf_adapter(adapter: RandomAdapter, model: hf.PreTrainedModel, folder:
     for weight in modules.values():
         weight.zero_()
     empty = {name for name, matrix in _tensors(save(clone, folder / "probe.gguf", "F32")) if not matrix.any()}
-    writer = gguf.GGUFWriter(folder / "adapter.gguf", "llama")
-    writer.add_string("general.type", "adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", adapter.scale * adapter.rank)
+    tensors: dict[str, Floats] = {}
     for name, (a, b) in adapter.matrices.items():
         lines: dict[tuple[str, str], list[Floats]] = {}
         for index in range(adapter.rank):
@@ -106,12 +103,25 @@ def save_gguf_adapter(adapter: RandomAdapter, model: hf.PreTrainedModel, folder:
                         lines.setdefault((tensor, side), []).append(matrix[0] if side == "a" else matrix[:, 0])
         modules[name].zero_()
         for (tensor, side), found in lines.items():
-            writer.add_tensor(f"{tensor}.lora_{side}", np.ascontiguousarray(np.stack(found, axis=side == "b")))
+            tensors[f"{tensor}.lora_{side}"] = np.ascontiguousarray(np.stack(found, axis=side == "b"))
+    return write_gguf_adapter(folder / "adapter.gguf", tensors, alpha=adapter.scale * adapter.rank)
+
+
+def write_gguf_adapter(
+    path: Path, tensors: Mapping[str, npt.NDArray[Any]], *, kind: str = "lora", alpha: float = 8.0, name: str = "llama"
+) -> Path:
+    """Write an adapter as llama.cpp's converter does."""
+    writer = gguf.GGUFWriter(path, name)
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", kind)
+    writer.add_float32("adapter.lora.alpha", alpha)
+    for tensor, values in tensors.items():
+        writer.add_tensor(tensor, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return folder / "adapter.gguf"
+    return path
 
 
 def _tensors(path: Path) -> list[tuple[str, Floats]]:

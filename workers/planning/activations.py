@@ -18,7 +18,7 @@ from numaserve.configs import efficiencies
 from numaserve.workers.interface.settings import ModelSettings, Quantization, WeightFormat
 from numaserve.workers.layers.formats import own_format
 from numaserve.workers.layers.partition import Partition
-from numaserve.workers.planning.roofline.efficiency import read_rows
+from numaserve.workers.planning.roofline.measured_rows import read_rows
 from numaserve.workers.program.handles import INTEGER_GROUPS, product_name
 
 _LEAST_GAIN = 1.1

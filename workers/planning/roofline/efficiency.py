@@ -14,7 +14,6 @@ fast as before, and the measured computation is the maximum. A host whose cores 
 """
 
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
+from numaserve.workers.planning.roofline.measured_rows import read_rows
 from numaserve.workers.program.cost import Kind, expected_share
 
 BEST = 1.0  # the fraction where nothing was measured
@@ -113,14 +113,6 @@ def _broader_names(products: str) -> tuple[str, str, str]:
     held, by, activations = products.partition(" x ")
     format = held.partition("/")[0]
     return products, f"{format}{by}{activations}", format
-
-
-def read_rows(path: Path) -> list[Mapping[str, Any]]:
-    """Return the rows of a file that `numaserve bench kernels --json` wrote. Raises `OSError` and `ValueError`."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("no measurements")
-    return rows
 
 
 def load_efficiencies(path: Path) -> Efficiencies:

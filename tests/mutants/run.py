@@ -1,78 +1,95 @@
-"""Run the tests of one or more checkouts on mutants of one product."""
+"""Run tests on mutants of the product in a checkout, until one fails."""
 
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.check.choice import choice
 from tests.check.nearest import nearest
-from tests.mutants.sites import Mutant
+from tests.mutants.table import Mutant, Sources
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Suite:
-    """Tests of a checkout, by a name for the report: all tests, or those that `make check` runs for a mutant's file."""
-
-    name: str
-    root: Path
-    check_only: bool = False
-
-    def parts(self, mutant: Mutant) -> Iterator[list[str]]:
-        """Yield tests to run one after the other, the nearest first, see `tests.check.nearest`."""
-        if not self.check_only:
-            yield from nearest(self.root, mutant.file)
-        elif tests := choice(self.root, [mutant.file])[0]:
-            yield tests
+COMPILER = "the compiler"
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_GONE = "ERROR: not found: "  # a test that has another name now
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A checkout whose product is installed in its .venv."""
+    """A checkout whose product is installed in its .venv, and the checkout whose tests are run: mostly the same one."""
 
     root: Path
+    tests: Path
+    sets: str = "native"
+    processes: int = 2
+    check_only: bool = False
+
+    def parts(self, mutant: Mutant) -> Iterator[list[str]]:
+        """Yield tests to run one after the other: the killer, then the nearest, see `tests.check.nearest`.
+
+        With `check_only` these are the tests alone that `make check` runs for the mutant's file.
+        """
+        if mutant.killer and mutant.killer != COMPILER:
+            yield [mutant.killer]
+        if not self.check_only:
+            yield from nearest(self.tests, mutant.file)
+        elif tests := choice(self.tests, [mutant.file])[0]:
+            yield tests
 
     @contextmanager
     def with_mutant(self, mutant: Mutant) -> Iterator[bool]:
-        """Install the mutant, and the product as it was afterwards. Whether it could be built."""
-        path = self.root / mutant.file
+        """Install the mutant, and the product as it was afterwards. Yield whether it could be built.
+
+        Raises `Stale` where its lines cannot be found.
+        """
+        place = Sources(self.root).place(mutant)
+        path = self.root / place.file
         text = path.read_text()
         lines = text.splitlines(keepends=True)
-        lines[mutant.line - 1] = mutant.becomes + "\n"
+        last = place.first + place.count - 1
+        indentation = lines[last][: len(lines[last]) - len(lines[last].lstrip())]
+        lines[last] = indentation + mutant.becomes.split("\n")[-1] + "\n"
         try:
             path.write_text("".join(lines))
-            yield self._install(mutant)
+            yield self.install(path.suffix)
         finally:
             path.write_text(text)
-            self._install(mutant)
+            self.install(path.suffix)
 
-    def is_stale(self, mutant: Mutant) -> bool:
-        """Return whether the line of the mutant has moved or changed since it was drawn."""
-        return (self.root / mutant.file).read_text().splitlines()[mutant.line - 1 : mutant.line] != [mutant.was]
-
-    def _install(self, mutant: Mutant) -> bool:
-        if mutant.file.endswith(".py"):
+    def install(self, suffix: str = "") -> bool:
+        """Install what was changed in files with `suffix`. Return whether it could be built."""
+        if suffix == ".py":
             return True  # the environment runs the checkout itself
-        command = ["make", ".venv/.stamps/native-test"]
-        return subprocess.run(command, cwd=self.root, stdout=subprocess.DEVNULL, check=False).returncode == 0
+        return all(
+            subprocess.run(each, cwd=self.root, stdout=subprocess.DEVNULL, check=False).returncode == 0
+            for each in self._builds()
+        )
 
-    def pytest(self, suite: Suite, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
+    def _builds(self) -> Iterator[list[str]]:
+        python = str(self.root / ".venv/bin/python")
+        code = "import sysconfig; print(sysconfig.get_path('platlib'))"
+        site = subprocess.check_output([python, "-c", code], text=True).strip()
+        build, cmake = "build/mutants", [python, "-m", "cmake"]
+        options = [f"-DPython_EXECUTABLE={python}", f"-DNUMASERVE_INSTRUCTION_SETS={self.sets}"]
+        options += ["-DNUMASERVE_KERNEL_TESTS=ON", "-DNUMASERVE_WERROR=ON", "-DCMAKE_BUILD_TYPE=Release"]
+        yield [*cmake, "-S", ".", "-B", build, "-G", "Ninja", *options]
+        yield [*cmake, "--build", build, "-j", str(self.processes)]
+        yield [*cmake, "--install", build, "--prefix", site]
+
+    def pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
         """Return the exit status and what was printed; None and nothing where the time was up."""
-        options = ["-q", "-x", "-n", "2", "--dist", "worksteal", "-m", "not slow", "-p", "no:cacheprovider"]
+        processes = "0" if "::" in arguments[0] else str(self.processes)
+        options = ["-q", "-x", "-n", processes, "--dist", "worksteal", "-m", "not slow", "-p", "no:cacheprovider"]
         process = subprocess.Popen(
             [str(self.root / ".venv/bin/pytest"), *options, *arguments],
-            cwd=suite.root,
+            cwd=self.tests,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -89,32 +106,31 @@ class Tree:
                 process.communicate()
 
 
-def run(tree: Tree, suites: Sequence[Suite], mutants: Sequence[tuple[int, Mutant]], out: Path, minutes: float) -> int:
-    """Run every suite on every mutant, and write a line for each pair. 1 where a mutant survived."""
-    if stale := [number for number, mutant in mutants if tree.is_stale(mutant)]:
-        sys.exit(f"the lines of mutants {stale} have changed; run `python -m tests.mutants renew` and commit the list")
-    survived = 0
-    for number, mutant in mutants:
-        with tree.with_mutant(mutant) as built:
-            for suite in suites:
-                begun = time.monotonic()
-                verdict, by = _verdict(tree, suite, mutant, minutes) if built else ("killed", "the compiler")
-                survived += verdict != "killed"
-                record = {"mutant": number, "suite": suite.name, "verdict": verdict, "by": by}
-                record |= {"seconds": round(time.monotonic() - begun), "file": mutant.file, "line": mutant.line}
-                with out.open("a") as lines:
-                    lines.write(json.dumps(record) + "\n")
-                print(record, file=sys.stderr, flush=True)
-    return int(survived > 0)
+def judged(tree: Tree, mutant: Mutant, minutes: float) -> Mutant:
+    """Return the row at its place, with its killer, or without one where no test has failed within the time.
+
+    A test that also fails on the sound product kills nothing: `RuntimeError`.
+    """
+    file = Sources(tree.root).place(mutant).file
+    begun = time.monotonic()
+    with tree.with_mutant(mutant) as built:
+        built_at = time.monotonic()
+        killer = _killer(tree, mutant, built_at + 60 * minutes) if built else COMPILER
+        seconds = round(time.monotonic() - built_at)
+    if killer not in ("", COMPILER):
+        status, out = tree.pytest([killer], 600)
+        if status != pytest.ExitCode.OK:
+            raise RuntimeError(f"{killer} fails without the mutant too: {out[-2000:]}")
+    return replace(mutant, file=file, killer=killer, seconds=seconds if built else round(built_at - begun))
 
 
-def _verdict(tree: Tree, suite: Suite, mutant: Mutant, minutes: float) -> tuple[str, str]:
-    end = time.monotonic() + 60 * minutes
-    for part in suite.parts(mutant):
-        status, out = tree.pytest(suite, part, end - time.monotonic())
+def _killer(tree: Tree, mutant: Mutant, end: float) -> str:
+    for part in tree.parts(mutant):
+        status, out = tree.pytest(part, end - time.monotonic())
         if status is None:
-            return "not killed in time", ""
-        if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return ""
+        passed = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if not passed and _GONE not in out:
             found = _FAILED.search(out)
-            return "killed", found[1] if found else out[-300:]
-    return "survived", ""
+            return found[1] if found else part[0]
+    return ""

@@ -47,23 +47,21 @@ _CXX_LEFT_OUT = re.compile(r"\s*(#|//|\*|/\*|template|static_assert|namespace|us
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One line of one file, before and after an edit."""
+class Site:
+    """A line of a source, from 1, and its text after an edit."""
 
-    file: str
     line: int
-    was: str
     becomes: str
 
 
-def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
-    """Every mutant of a Python or C++ source below `root`, in the order of the file."""
+def sites_of(path: Path) -> Iterator[Site]:
+    """Yield every small edit of a Python or C++ source, in the order of the file."""
     text = path.read_text()
     edits = _python_edits(text) if path.suffix == ".py" else _cxx_edits(text)
     lines = text.splitlines()
     for row, start, end, new in edits:
         line = lines[row - 1]
-        yield Mutant(str(path.relative_to(root)), row, line, line[:start] + new + line[end:])
+        yield Site(row, line[:start] + new + line[end:])
 
 
 Edit = tuple[int, int, int, str]  # line from 1, columns from 0, the text between them
@@ -89,7 +87,7 @@ def _python_edits(text: str) -> Iterator[Edit]:
 
 
 def _between(lines: list[str], left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Edit]:
-    """The operator between two operands, where all stands in one line of ASCII."""
+    """Yield the operator between two operands that stand in one line of ASCII."""
     row, start, end = left.end_lineno or 0, left.end_col_offset or 0, right.col_offset
     if row == right.lineno and lines[row - 1].isascii():
         at = lines[row - 1].find(old, start, end)

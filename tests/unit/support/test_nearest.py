@@ -1,11 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.check.choice import COLLECTION_S, choice, chosen
 from tests.check.nearest import near, nearest
-from tests.mutants.run import Suite
-from tests.mutants.sites import Mutant
+from tests.mutants.run import Tree
+from tests.mutants.table import Mutant
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[3]
         ("docs/plan.md", "tests/documentation/"),
         ("tests/unit/support/test_nearest.py", "tests/unit/support/test_nearest.py"),
         ("tests/check/nearest.py", "tests/unit/support/test_nearest.py"),
-        ("tests/mutants/run.py", "tests/unit/support/test_nearest.py"),
+        ("tests/mutants/run.py", "tests/unit/support/test_mutants.py"),
         ("tests/unit/scheduler/scheduler_simulation.py", "tests/unit/scheduler/"),
     ],
 )
@@ -55,9 +56,9 @@ def test_the_time_that_collecting_takes_is_counted() -> None:
     assert len(taken) == 10.0 / COLLECTION_S
 
 
-def test_a_mutant_meets_the_tests_of_make_check_or_all_tests() -> None:
-    mutant = Mutant("server/scheduler/policy.py", 1, "", "")
+def test_a_mutant_meets_its_killer_and_then_the_nearest_tests() -> None:
+    mutant = Mutant("server/scheduler/policy.py", "", "", killer="tests/x.py::test_y")
     taken, left_out = choice(ROOT, [mutant.file])
     assert taken and left_out
-    assert [*Suite("check", ROOT, check_only=True).parts(mutant)] == [taken]
-    assert [*Suite("whole", ROOT).parts(mutant)] == [*nearest(ROOT, mutant.file)]
+    assert [*Tree(ROOT, ROOT, check_only=True).parts(mutant)] == [[mutant.killer], taken]
+    assert [*Tree(ROOT, ROOT).parts(replace(mutant, killer=""))] == [*nearest(ROOT, mutant.file)]

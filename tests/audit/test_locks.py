@@ -70,7 +70,7 @@ def test_a_lock_holds_nothing_but_packages_with_hashes(lock: str) -> None:
 
 
 def test_the_service_is_installed_from_the_locks_alone() -> None:
-    rule = (ROOT / "Makefile").read_text().replace("\\\n", "").partition("\nservice-wheel:")[2].partition("\n\n")[0]
+    rule = (ROOT / "Makefile").read_text().replace("\\\n", "").partition("\nwheel:")[2].partition("\n\n")[0]
     builds = [line.replace("$(LOCKED)", "--require-hashes") for line in rule.splitlines() if " pip " in line]
     installs = [" ".join(command) for command in pip_commands(Path("numaserve.whl"), LOCKS)]
     fetching = [command for command in (*builds, *installs) if "--require-hashes" in command]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tests.documentation import api, metrics, options, packages
+from tests.documentation import api, metrics, options, packages, targets
 
 ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end><!-- end -->\n)", re.DOTALL)
@@ -54,12 +54,16 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "fields that are refused": api.refused_fields,
     "metrics": metrics.metrics,
     "metrics of several models": metrics.fleet_metrics,
+    "make targets": targets.tables,
 }
 
 
 def pages() -> list[Path]:
     """Return the files of the documentation."""
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    return [
+        *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+        *sorted((ROOT / "docs").glob("**/*.md")),
+    ]
 
 
 def renewed(page: str) -> str:

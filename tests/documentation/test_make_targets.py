@@ -1,13 +1,27 @@
-"""CONTRIBUTING.md describes the targets of the Makefile, and no others."""
+"""The Makefile describes its targets; `make help` and CONTRIBUTING.md show the descriptions."""
 
-import re
+import subprocess
 
 from tests.documentation.parts import ROOT
+from tests.documentation.targets import by_audience
 
 
-def test_every_make_target_is_described_and_nothing_else() -> None:
-    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.M)
-    assert phony
-    described = re.findall(r"`make ([a-z][a-z-]*)[^`]*`", (ROOT / "CONTRIBUTING.md").read_text())
-    assert {*described} == {*phony[1].split()}
+def make(*words: str) -> list[str]:
+    command = ("make", "-C", str(ROOT), *words)
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_each_target_has_an_audience_and_a_description() -> None:
+    audiences = by_audience()
+    assert [audience for audience in audiences if not audience.startswith("People who ")] == []
+    assert [name for targets in audiences.values() for name, text in targets.items() if not text] == []
+
+
+def test_help_lists_each_target_once() -> None:
+    shown = [line.split()[1] for line in make("help") if line.startswith("  make ")]
+    assert sorted(shown) == sorted(name for targets in by_audience().values() for name in targets)
+
+
+def test_a_target_runs_where_a_folder_has_its_name() -> None:
+    assert (ROOT / "docs").is_dir()
+    assert any("tests.documentation" in line for line in make("-n", "docs"))

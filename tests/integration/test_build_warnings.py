@@ -48,7 +48,7 @@ def test_pip_install_takes_warnings_for_warnings_in_a_folder_of_a_development_bu
     assert not are_errors(tmp_path, *of_the_wheel())
 
 
-@pytest.mark.parametrize("target", ["install", "service-wheel", "container"])
+@pytest.mark.parametrize("target", ["install", "wheel", "container"])
 def test_make_takes_warnings_for_warnings_where_users_build(target: str, tmp_path: Path) -> None:
     assert not [define for define in told_by_make(target, tmp_path) if "WERROR" in define]
 

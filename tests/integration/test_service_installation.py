@@ -322,7 +322,7 @@ def test_make_installs_a_wheel_with_pip_and_removes_it(host: Host) -> None:
     assert host.tree() == before
 
 
-@pytest.mark.parametrize("target", ["clean", "service-wheel", "container", "audit"])
+@pytest.mark.parametrize("target", ["clean", "wheel", "container", "audit"])
 def test_make_removes_no_folder_that_it_is_given(target: str) -> None:
     variables = ("STAMPS", "WHEEL", "AUDIT", "CONTAINER", "PREFIX", "ETC", "VAR")
     planned = make("-n", target, *(f"{name}=/precious" for name in variables))

@@ -160,6 +160,11 @@ SECONDS ?= 30
 chaos: install $(STAMPS)/test
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
+## Run `make chaos` for `SECONDS=900`, and fail also when the last third holds more memory or descriptors than the
+## middle one
+chaos-long: SECONDS = 900
+chaos-long: chaos
+
 ## Fuzz the readers of model files, configurations, messages, grammars and images with atheris, and plans under the
 ## sanitizers, for `SECONDS=30` in all. `FUZZ_ARGS="gguf plans"` selects some. Inputs that found a defect are kept in
 ## `tests/fuzz/corpus`

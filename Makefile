@@ -150,7 +150,7 @@ demo-lora: install $(STAMPS)/test $(STAMPS)/demo $(STAMPS)/lora
 ## pages must come from disk with the same bits. The time is printed next to the time that the disk's bandwidth
 ## allows. Then one byte on disk is changed, and the server must notice. `python -m tests.demo_kv_disk --shape
 ## hybrid` does the same with recurrent layers. `python -m tests.demo_kv_disk.kills` kills thirty servers under load.
-## `python -m tests.demo_kv_disk.faults` serves from disks that are slow, hang, are full, disappear or are in use
+## `python -m tests.demo_kv_disk.faults` serves from disks that are slow, fail, hang, are full, disappear or are in use
 demo-kv-disk: install $(STAMPS)/test
 	$(BIN)/python -m tests.demo_kv_disk
 

@@ -1,4 +1,4 @@
-"""``python -m tests.demo_kv_disk.faults``: servers whose disk is slow, hangs, is full, disappears or is in use.
+"""``python -m tests.demo_kv_disk.faults``: servers whose disk is slow, fails, hangs, is full, disappears or is in use.
 
 A library that is preloaded into the server and its workers makes the disk faulty (`faulty_disk.cc`). Each server begins
 with prompts on disk. An answer is right if its tokens and log-probabilities are those of a server that caches nothing.
@@ -59,6 +59,21 @@ def slow(bench: Bench) -> str:
         require(metrics["kv_disk_unpaid_total"] > 0, "no prefix was on disk")
         end(server)
     return f"measured {rate / 1e6:.1f} MB/s per rank, prefixes read 0, computed {metrics['kv_disk_unpaid_total']:.0f}"
+
+
+def unreadable(bench: Bench) -> str:
+    """Each read fails with EIO: the prefixes are computed and written again."""
+    return _misses(bench, "unreadable", "io")
+
+
+def short_reads(bench: Bench) -> str:
+    """Each read returns half of what it was asked for: the records that are whole count."""
+    return _misses(bench, "short", "short")
+
+
+def unwritable(bench: Bench) -> str:
+    """The first write that fails with EIO ends the tier; what was written is there at the next start."""
+    return _refused_writes(bench, "unwritable")
 
 
 def hanging_reads(bench: Bench) -> str:
@@ -137,17 +152,8 @@ def hanging_start(bench: Bench) -> str:
 
 
 def full(bench: Bench) -> str:
-    """Nothing can be written; what was written is there at the next start."""
-    disk = bench.disk("full")
-    with bench.serve(disk) as server:
-        disk.order("full")
-        bench.ask(server, NEW)
-        server.until(lambda: is_off(server))
-        bench.ask(server, [*NEW, *OLD])
-        reason = off_reason(server)
-        end(server)
-    disk.order("")
-    return f"off: {reason}; {_next_start(bench, disk)}"
+    """The disk has no room; what was written is there at the next start."""
+    return _refused_writes(bench, "full")
 
 
 def removed(bench: Bench) -> str:
@@ -192,8 +198,8 @@ def used_twice(bench: Bench) -> str:
     return message.replace(str(disk.folder), "DISK")
 
 
-FAULTS: list[Callable[[Bench], str]] = [sound, slow, hanging_reads, released_reads, hanging_writes, hanging_end]
-FAULTS += [hanging_start, full, removed, removed_with_workers, used_twice]
+FAULTS: list[Callable[[Bench], str]] = [sound, slow, unreadable, short_reads, unwritable, full, hanging_reads]
+FAULTS += [released_reads, hanging_writes, hanging_end, hanging_start, removed, removed_with_workers, used_twice]
 
 
 def main() -> int:
@@ -222,6 +228,35 @@ def _hits(bench: Bench, server: RealServer) -> int:
         bench.ask(server, [number])
     bench.ask(server, OLD)
     return round(server.metrics()["kv_disk_hits_total"])
+
+
+def _misses(bench: Bench, order: str, problem: str) -> str:
+    """Read from a disk that does not return what it is asked for. It reads again once it has no fault."""
+    disk = bench.disk(order)
+    with bench.serve(disk) as server:
+        bench.ask(server, NEW)
+        disk.order(order)
+        bench.ask(server, OLD)
+        misses = server.metrics()[f"kv_disk_problems_total {problem}"]
+        require(misses > 0, "no read has met the fault")
+        require(not is_off(server), "the tier is off")
+        disk.order("")
+        server.until(lambda: num_pages(server) == len([*OLD, *NEW]) * PAGES)
+        end(server)
+    return f"misses {misses:.0f}; {_next_start(bench, disk)}"
+
+
+def _refused_writes(bench: Bench, order: str) -> str:
+    disk = bench.disk(order)
+    with bench.serve(disk) as server:
+        disk.order(order)
+        bench.ask(server, NEW)
+        server.until(lambda: is_off(server))
+        bench.ask(server, [*NEW, *OLD])
+        reason = off_reason(server)
+        end(server)
+    disk.order("")
+    return f"off: {reason}; {_next_start(bench, disk)}"
 
 
 def _next_start(bench: Bench, disk: FaultyDisk) -> str:

@@ -1,4 +1,4 @@
-"""A folder on a disk that is slow, hangs or is full on order: see `faulty_disk.cc`."""
+"""A folder on a disk that has faults on order: see `faulty_disk.cc`."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ class FaultyDisk:
         self.order("")
 
     def order(self, fault: str) -> None:
-        """Make the disk have a fault: `slow BYTES_PER_S`, `hang` or `full`; empty: it has none."""
+        """Make the disk have a fault, which `faulty_disk.cc` names; empty: it has none."""
         new = self._orders.with_suffix(".new")
         new.write_text(fault)
         new.replace(self._orders)  # at once: no call sees an empty file

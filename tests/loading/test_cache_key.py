@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from numaserve.kernels import build
 from numaserve.workers.interface.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.spec import ModelConfig
@@ -191,8 +192,8 @@ def test_code_is_known_by_its_own_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     edited = digest()
     assert edited != before
     native = tmp_path / "native.so"
-    native.write_bytes(Path(key_module._native.__file__).read_bytes() + b"\0")
-    monkeypatch.setattr(key_module._native, "__file__", str(native))
+    native.write_bytes(Path(build._native.__file__).read_bytes() + b"\0")
+    monkeypatch.setattr(build._native, "__file__", str(native))
     assert digest() not in {before, edited}
 
 

@@ -24,7 +24,8 @@ import numaserve.workers.layers
 import numaserve.workers.models
 import numaserve.workers.program
 import numaserve.workers.weights
-from numaserve.kernels import _native, isa
+from numaserve.kernels import isa
+from numaserve.kernels.build import build_digest
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored, StoredMatrices
 from numaserve.workers.models.spec import ModelConfig
@@ -86,7 +87,7 @@ def _modules_by_kind(stored: StoredMatrices) -> dict[str, list[str]]:
 def code_digest() -> bytes:
     """Return a digest of the code that reads and packs weights."""
     digest = hashlib.blake2b(digest_size=32)
-    _add(digest, Path(str(_native.__file__)).read_bytes(), *(version(name) for name in _LIBRARIES))
+    _add(digest, build_digest(), *(version(name) for name in _LIBRARIES))
     for package in _PACKAGES:
         folder = Path(package.__path__[0])
         for path in sorted(folder.rglob("*.py")):

@@ -48,7 +48,7 @@ def bench_kernels(
     """Measure each operation of a step, compared with the bandwidth and compute limits of a rank's cores."""
     # Imported here, because other commands do not need the native kernels.
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
-    from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415
+    from numaserve.server.service.checks.instruction_set import instruction_set, kernels_digest  # noqa: PLC0415
     from numaserve.workers.bench import kernels  # noqa: PLC0415
     from numaserve.workers.bench.meter import Meter  # noqa: PLC0415
     from numaserve.workers.bench.rows import Rows  # noqa: PLC0415
@@ -56,7 +56,7 @@ def bench_kernels(
     from numaserve.workers.planning.doctor.host import read_processor  # noqa: PLC0415
     from numaserve.workers.planning.found_blocking import FoundBlocking, Swept  # noqa: PLC0415
 
-    kernels_in_use = instruction_set()
+    isa = instruction_set().name
     sizes = kernels.QUICK if quick else kernels.Sizes()
     if sweep and op:
         raise OperatorError("--sweep measures only matrix products: leave --op out")
@@ -69,9 +69,7 @@ def bench_kernels(
     with MachineReport("kernels", json) as report:
         team, cores = kernels.enter_node(threads)
         meter = Meter(team)
-        report.console.print(
-            f"{kernels_in_use.name}, {team.size} threads; each time is the time of one operation", highlight=False
-        )
+        report.console.print(f"{isa}, {team.size} threads; each time is the time of one operation", highlight=False)
 
         def rows() -> Rows:
             for index, case in enumerate(cases):
@@ -80,7 +78,7 @@ def bench_kernels(
 
         report.add(rows())
         if write is not None:
-            swept = Swept.on(read_processor(), kernels_in_use.name, kernels_in_use.digest)
+            swept = Swept.on(read_processor(), isa, kernels_digest())
             FoundBlocking(machine=swept, blocking=found.best()).write(write)
             report.console.print(f"block sizes written to {write}: {found.summary()}", markup=False, highlight=False)
 

@@ -92,7 +92,7 @@ def _check(started: Started) -> Checked:
     config = with_model_defaults(started.config, files)
     isa = None if started.kernels is None else started.kernels.name
     wanted = deployment_options(config, path, isa)
-    options = replace(wanted, blocking=blocking_for_ranks(config.blocking, started.kernels))
+    options = replace(wanted, blocking=blocking_for_ranks(config.blocking, isa))
     model = read_config(files, options.settings)
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
@@ -130,7 +130,7 @@ def _check(started: Started) -> Checked:
     tokenizer_check.finish()
     checked = Checked(
         config,
-        None if started.kernels is None else started.kernels.name,
+        isa,
         machine,
         deployment,
         path,

@@ -42,7 +42,7 @@ def test_block_sizes_of_a_sweep_come_back_and_programs_take_them(
     file = tmp_path / "blocks.yaml"
     assert exit_status("--sweep", "--quick", "--format", "bf16", "--write", str(file)) == 0
     assert f"block sizes written to {file}: " in capsys.readouterr().out
-    sizes = blocking_for_ranks(file, instruction_set())
+    sizes = blocking_for_ranks(file, instruction_set().name)
     program, _ = sweep._program(Team([-1]), TINY, BF16, 1)
     assert set(sizes) == set(program.blocking)
     _set_blocking(program, sizes)

@@ -1,7 +1,10 @@
-"""The instruction set of the workers' kernels, determined before the workers start."""
+"""The instruction set and the digest of the workers' kernels, determined before the workers start.
+
+A separate process finds them out, because the front end, which serves untrusted clients, loads no kernels.
+"""
 
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from numaserve.workers.interface.errors import OperatorError
@@ -9,6 +12,7 @@ from numaserve.workers.interface.python_process import child_environment, module
 from numaserve.workers.interface.settings import Backend
 
 _COMMAND = module_command("numaserve.kernels")
+_DIGEST_COMMAND = module_command("numaserve.kernels.build")
 
 
 class InstructionSet(NamedTuple):
@@ -16,22 +20,30 @@ class InstructionSet(NamedTuple):
 
     name: str
     unbuilt: str
-    digest: str  # of the native module
 
 
 def instruction_set() -> InstructionSet:
     """Return the instruction set that this machine offers, or that NUMASERVE_ISA forces.
 
     Raises `OperatorError` if the instruction set is unavailable; otherwise every worker would fail after loading its
-    weights. A separate process finds out, because the front end, which serves untrusted clients, loads no kernels.
+    weights.
     """
-    done = subprocess.run(_COMMAND, env=child_environment(), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
-    name, unbuilt, digest = done.stdout.splitlines()
-    return InstructionSet(name, unbuilt, digest)
+    name, unbuilt = _output_of(_COMMAND).splitlines()
+    return InstructionSet(name, unbuilt)
 
 
 def isa_for(backends: Collection[Backend]) -> str | None:
     """Return the name of the instruction set; None if none of the backends uses kernels. Raises `OperatorError`."""
     return instruction_set().name if "native" in backends else None
+
+
+def kernels_digest() -> str:
+    """Return the digest of the native module. Raises `OperatorError`."""
+    return _output_of(_DIGEST_COMMAND).strip()
+
+
+def _output_of(command: Sequence[str]) -> str:
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
+    return done.stdout

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.config.serve import ServeConfig, load_config
-from numaserve.server.service.checks.instruction_set import isa_for
+from numaserve.server.service.checks.instruction_set import instruction_set_for
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.workers.models.load import open_model, read_config
@@ -34,6 +34,12 @@ def read_planned(path: Path, host: str, options: dict[str, Any]) -> tuple[ServeC
     serve_config = load_config(options | {"model": os.fspath(path), "weights_cache_gib": 0})
     files = open_model(path, serve_config.settings.mmproj)
     serve_config = with_model_defaults(serve_config, files)
-    isa = isa_for([serve_config.backend]) if host == THIS else load_machine(host).isa
-    wanted = deployment_options(serve_config, path, isa, weights=False)
+    wanted = deployment_options(serve_config, path, _isa(host, serve_config), weights=False)
     return serve_config, wanted, read_config(files, wanted.settings)
+
+
+def _isa(host: str, serve_config: ServeConfig) -> str | None:
+    if host != THIS:
+        return load_machine(host).isa
+    kernels = instruction_set_for([serve_config.backend])
+    return None if kernels is None else kernels.name

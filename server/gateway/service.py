@@ -31,7 +31,7 @@ from numaserve.server.gateway.passing import IDLE_CONNECTIONS
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.service.announce import Example, announce, example_for
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
-from numaserve.server.service.checks.instruction_set import isa_for
+from numaserve.server.service.checks.instruction_set import instruction_set_for
 from numaserve.server.service.process.ending import end_process
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.service.process.logs import set_up_logging
@@ -63,8 +63,8 @@ def run_fleet(
         listeners = [closing.enter_context(each) for each in bind_listeners(config)]
         if key_sources.keys is None:
             warn_of_reach(listeners)
-        isa = isa_for({spec.config.backend for spec in models.models.values()})
-        plan = plan_models(models, read_topology(), isa)
+        kernels = instruction_set_for({spec.config.backend for spec in models.models.values()})
+        plan = plan_models(models, read_topology(), None if kernels is None else kernels.name)
         folder = SocketDirectory(len(models.models))
         closing.callback(folder.remove)
         options = FleetOptions(
@@ -74,6 +74,7 @@ def run_fleet(
             log_level=config.log_level,
             log_format=config.log_format,
             command=command,
+            kernels=kernels,
         )
         limits = ConnectionLimits(connections, keep_alive_seconds=config.keep_alive_seconds)
         life = _Life(config, models, plan, key_sources, listeners, limits=limits)

@@ -10,6 +10,7 @@ from numaserve.server.connection.activation import activated_listeners
 from numaserve.server.connection.listen import Listener, bind_listener
 from numaserve.server.connection.tls import find_certificate
 from numaserve.server.connection.unix_socket import bind_unix_listener
+from numaserve.server.service.checks.instruction_set import InstructionSet
 from numaserve.workers.interface.errors import OperatorError
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class GatewayLink:
     name: str  # of the model
     listener: Listener
     lifeline_fd: int  # inherited by the workers: the gateway waits until every process has closed it
+    kernels: InstructionSet | None = None  # that the gateway has found out
 
 
 def bind_listeners(config: ServeConfig) -> list[Listener]:

@@ -44,7 +44,7 @@ def run_service(
         listeners = [closing.enter_context(each) for each in bound]
         if key_sources.keys is None:
             warn_of_reach(listeners)
-        kernels = check_backend(config.backend)
+        kernels = check_backend(config.backend, None if link is None else link.kernels)
         path = resolve_model(config.model)
         tokenizer_check = closing.enter_context(TokenizerCheck(path))
         from numaserve.server.service.service import serve  # noqa: PLC0415 the process of the check works meanwhile

@@ -5,7 +5,9 @@ import logging
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
+from numaserve.server.gateway.models.process_main import ModelLaunch
 from numaserve.server.service.checks import instruction_set as checks
 from numaserve.server.service.checks.backend import check_backend
 from programs import program
@@ -68,3 +70,11 @@ def test_a_server_warns_of_a_better_set_that_is_not_built(
         assert check_backend("native") == ("portable", "avx512")
     (record,) = caplog.records
     assert "avx512" in record.getMessage() and "`make install`" in record.getMessage()
+
+
+def test_a_model_process_takes_the_instruction_set_that_its_gateway_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_COMMAND", ("false",))
+    sent = msgspec.json.encode(ModelLaunch("m", {}, [0], kernels=checks.InstructionSet("avx512", "amx")))
+    launch = msgspec.json.decode(sent, type=ModelLaunch)
+    assert check_backend("native", launch.kernels) == checks.InstructionSet("avx512", "amx")
+    assert check_backend("reference", launch.kernels) is None

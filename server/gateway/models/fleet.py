@@ -215,7 +215,10 @@ class Fleet:
     def _start(self, model: RunningModel) -> None:
         options = self._options
         launch = model.resident.launch(
-            drain_seconds=options.drain_seconds, log_level=options.log_level, log_format=options.log_format
+            options.kernels,
+            drain_seconds=options.drain_seconds,
+            log_level=options.log_level,
+            log_format=options.log_format,
         )
         hooks = ProcessHooks(*(partial(on, model) for on in (self._on_ready, self._on_end, self._on_gone)))
         _log.info("loading model %s", model.name)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import msgspec
+from numaserve.server.service.checks.instruction_set import InstructionSet
 
 EXIT_MISTAKE = 2  # as for the command: restarting without a change would not help
 _GRACE_S = 30.0  # for a model process whose gateway has ended
@@ -26,6 +27,7 @@ class ModelLaunch(msgspec.Struct):
     cpus: list[int]
     listen_fd: int = -1
     lifeline_fd: int = -1
+    kernels: InstructionSet | None = None  # None: the model process finds it out
 
 
 def main(worker_command: Sequence[str] | None = None) -> NoReturn:
@@ -43,7 +45,7 @@ def main(worker_command: Sequence[str] | None = None) -> NoReturn:
 
     listener = unix_listener(socket.socket(fileno=launch.listen_fd), None)
     try:
-        link = GatewayLink(launch.name, listener, launch.lifeline_fd)
+        link = GatewayLink(launch.name, listener, launch.lifeline_fd, launch.kernels)
         run_service(load_config(launch.options), worker_command or DEFAULT_COMMAND, link)
     except OperatorError as error:
         sys.stderr.write(f"numaserve: {launch.name}: {' '.join(str(error).split())}\n")

@@ -9,6 +9,7 @@ from numaserve.server.gateway.models.models_file import ModelSpec
 from numaserve.server.gateway.models.process import MODEL_COMMAND
 from numaserve.server.gateway.models.process_main import ModelLaunch
 from numaserve.server.gateway.models.residency import Claim
+from numaserve.server.service.checks.instruction_set import InstructionSet
 
 _WATCHDOG_S = 90.0  # minimum: a model process may be busy with work other than steps
 
@@ -23,6 +24,7 @@ class FleetOptions:
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
     command: Sequence[str] = MODEL_COMMAND
+    kernels: InstructionSet | None = None  # None if no model uses kernels
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class Resident:
         """
         return max(_WATCHDOG_S, 1.5 * self.spec.config.step_deadline_seconds)
 
-    def launch(self, **of_all: object) -> ModelLaunch:
+    def launch(self, kernels: InstructionSet | None, **of_all: object) -> ModelLaunch:
         """Return the launch message for the model process; `of_all` are the options that all models share."""
         spec = self.spec
         names = [spec.name, *(spec.config.served_model_name or ())]
-        return ModelLaunch(spec.name, {**spec.options, "served_model_name": names, **of_all}, list(self.cpus))
+        options = {**spec.options, "served_model_name": names, **of_all}
+        return ModelLaunch(spec.name, options, list(self.cpus), kernels=kernels)

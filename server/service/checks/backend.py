@@ -10,13 +10,13 @@ from numaserve.workers.interface.settings import Backend
 _log = logging.getLogger(__name__)
 
 
-def check_backend(backend: Backend) -> InstructionSet | None:
-    """Return the instruction set of the kernels; None for the reference backend.
+def check_backend(backend: Backend, known: InstructionSet | None = None) -> InstructionSet | None:
+    """Return the instruction set of the kernels, `known` if a gateway has found it out; None for the reference backend.
 
     Raises `OperatorError` if the processor or the installation lacks a requirement of the backend.
     """
     if backend == "native":
-        kernels = instruction_set()
+        kernels = known or instruction_set()
         if kernels.unbuilt:
             _log.warning(
                 "the processor has %s, which this installation was built without; the kernels use %s. Install a wheel, "

@@ -32,9 +32,9 @@ def instruction_set() -> InstructionSet:
     return InstructionSet(name, unbuilt)
 
 
-def isa_for(backends: Collection[Backend]) -> str | None:
-    """Return the name of the instruction set; None if none of the backends uses kernels. Raises `OperatorError`."""
-    return instruction_set().name if "native" in backends else None
+def instruction_set_for(backends: Collection[Backend]) -> InstructionSet | None:
+    """Return the instruction set; None if none of the backends uses kernels. Raises `OperatorError`."""
+    return instruction_set() if "native" in backends else None
 
 
 def kernels_digest() -> str:

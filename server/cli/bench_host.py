@@ -10,9 +10,9 @@ import typer
 from numaserve.server.cli.bench_options import EfficienciesFile, Json
 from numaserve.server.cli.bench_run import check_completed, run_load
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.cli.planned import THIS, read_planned
+from numaserve.server.cli.planned import THIS, described_host, read_planned
 from numaserve.server.service.model.model_argument import served_name
-from numaserve.workers.planning.roofline.machine import Machine, load_machine
+from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.topology import Topology, read_topology
 from numaserve.workers.weights.hub import resolve_model
 
@@ -85,9 +85,10 @@ def bench_host(
     given |= {"task": "generate", "context_length": context}
     with MachineReport("host", json) as report:
         path = resolve_model(model)
-        _, wanted, config = read_planned(path, host, given)
+        described = described_host(host)
+        _, wanted, config = read_planned(path, described, given)
         task = task_of(config, mlperf_task)
-        machine, topology = _host(host, report.say)
+        machine, topology = _host(described, report.say)
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
         report.say("counting the work of each thread")
 
@@ -119,11 +120,10 @@ def bench_host(
             report.add(own.server_rows(task, measured.best, scenario.planned_rate))
 
 
-def _host(name: str, say: Say) -> tuple[Machine, Topology]:
-    """Return the host to estimate for, which `this` measures in processes of their own, and its topology."""
-    if name != THIS:
-        machine = load_machine(name)
-        return machine, machine.topology()
+def _host(described: Machine | None, say: Say) -> tuple[Machine, Topology]:
+    """Return the host to estimate for and its topology. This host is measured in processes of their own."""
+    if described is not None:
+        return described, described.topology()
     from numaserve.workers.bench.host import measure_host  # noqa: PLC0415
     from numaserve.workers.planning.doctor.host import read_processor  # noqa: PLC0415
     from numaserve.workers.planning.doctor.rates import machine_from  # noqa: PLC0415

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.cli.planned import THIS, PlanHost, read_planned
+from numaserve.server.cli.planned import THIS, PlanHost, described_host, read_planned
 from numaserve.server.cli.tables import stdout_console
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.config.tasks import Task
@@ -97,18 +97,14 @@ def plan(
     from numaserve.workers.bench.machine import measure  # noqa: PLC0415
     from numaserve.workers.planning.estimate import Load, make_estimate  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
-    from numaserve.workers.planning.roofline.machine import load_machine  # noqa: PLC0415
 
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):
         limits = {"max_running_requests": max_running_requests or batch_size, "context_length": context_length}
-        serve_config, wanted, config = read_planned(path, host, options | limits)
-        if host == THIS:
-            topology = read_topology()
-            machine = measure(topology)
-        else:
-            machine = load_machine(host)
-            topology = machine.topology()
+        described = described_host(host)
+        serve_config, wanted, config = read_planned(path, described, options | limits)
+        topology = read_topology() if described is None else described.topology()
+        machine = described or measure(topology)
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
         load = Load(
             _input_len(serve_config, config, input_len), _output_len(serve_config.served_task, output_len), batch_size

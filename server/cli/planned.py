@@ -12,7 +12,7 @@ from numaserve.server.service.model.deployment import deployment_options
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.options import DeploymentOptions
-from numaserve.workers.planning.roofline.machine import load_machine
+from numaserve.workers.planning.roofline.machine import Machine, load_machine
 
 THIS = "this"
 
@@ -25,9 +25,19 @@ PlanHost = Annotated[
 ]
 
 
-def read_planned(path: Path, host: str, options: dict[str, Any]) -> tuple[ServeConfig, DeploymentOptions, ModelConfig]:
+def described_host(host: str) -> Machine | None:
+    """Return the described host of this name; None if it is this host, which is still to be measured.
+
+    Raises `OperatorError` for an unknown host.
+    """
+    return None if host == THIS else load_machine(host)
+
+
+def read_planned(
+    path: Path, host: Machine | None, options: dict[str, Any]
+) -> tuple[ServeConfig, DeploymentOptions, ModelConfig]:
     """Return the configuration of a server of the model at `path` on a host, its deployment options, and the model's
-    own configuration.
+    own configuration. `host` is None for this host.
 
     `options`: by key, None for an option not given. No weight is read. Raises `OperatorError`.
     """
@@ -38,8 +48,8 @@ def read_planned(path: Path, host: str, options: dict[str, Any]) -> tuple[ServeC
     return serve_config, wanted, read_config(files, wanted.settings)
 
 
-def _isa(host: str, serve_config: ServeConfig) -> str | None:
-    if host != THIS:
-        return load_machine(host).isa
+def _isa(host: Machine | None, serve_config: ServeConfig) -> str | None:
+    if host is not None:
+        return host.isa
     kernels = instruction_set_for([serve_config.backend])
     return None if kernels is None else kernels.name

@@ -243,9 +243,10 @@ class RankGroup:
             process = _FORKS.Process(target=_work, args=(arguments, environment, files))
             process.start()
             self._processes.append(process)
-            socket.send(encode(launch))
         for file in files.values():
             file.close()
+        for socket, launch in zip(self._sockets, launches, strict=True):
+            socket.send(encode(launch))  # waits for the worker to connect, while the others start too
         self.ready = [self._next(rank, Ready) for rank in range(len(launches))]
 
     @property

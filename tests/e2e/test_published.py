@@ -5,7 +5,7 @@ import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -55,15 +55,14 @@ def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, *dt
     native, group = matrix.native, matrix.group or 128
     reference = transformers_scores(model, TEXTS)
 
-    def distance(played: hf.PreTrainedModel) -> Distance:
-        return Distance.between(transformers_scores(played, TEXTS), reference)
-
-    in_bf16 = distance(copy.deepcopy(model).to(torch.bfloat16))
+    in_bf16 = Distance.between(transformers_scores(copy.deepcopy(model).to(torch.bfloat16), TEXTS), reference)
     for activations in dtypes:
         delta, disagreements = in_bf16.mean_delta, in_bf16.disagreements
         if native == "int8" or (native in INTEGER_GROUPS and activations == "int8"):
             unit = 0 if native == "int8" else min(group, 128)
-            rounded = distance(play_inputs(copy.deepcopy(model), unit, head="lm_head" in stored))
+            how: dict[str, Any] = {"group": unit, "head": "lm_head" in stored}
+            played = transformers_scores(play_inputs(copy.deepcopy(model), **how), TEXTS, how)
+            rounded = Distance.between(played, reference)
             delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
         found = Distance.between(served_scores(path, 2, TEXTS, WeightFormats(activations=activations)), reference)
         assert found.mean_delta <= ALLOWED * delta, activations

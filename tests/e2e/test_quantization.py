@@ -39,7 +39,7 @@ def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(
     subject: Subject, formats: WeightFormats, tp: int
 ) -> None:
     model = hf.AutoModelForCausalLM.from_pretrained(subject.path, dtype=torch.float32, attn_implementation="eager")
-    same_weights = transformers_scores(play(model.eval(), formats), subject.texts)
+    same_weights = transformers_scores(play(model.eval(), formats), subject.texts, formats)
     played = Distance.between(same_weights, subject.reference)
     scores = served_scores(subject.path, tp, subject.texts, formats)
     found = Distance.between(scores, subject.reference)

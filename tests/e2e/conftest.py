@@ -34,6 +34,12 @@ def isa(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="module", params=[1, 2])
+def tp(request: pytest.FixtureRequest) -> int:
+    """Return a number of ranks."""
+    return request.param
+
+
 @pytest.fixture
 def drafts_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify a few draft tokens in each step, whether they pay or not."""

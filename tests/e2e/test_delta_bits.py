@@ -28,9 +28,14 @@ PAGES = list(range(-(-len(PROMPT) // PAGE_SIZE)))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
-def group(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+def tp(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def group(tp: int, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     model = save_tiny_model("qwen3_5", tmp_path_factory.mktemp("model"))
-    with make_group(model, request.param, isa=isa) as group:
+    with make_group(model, tp, isa=isa) as group:
         yield group
 
 

@@ -32,11 +32,11 @@ def plans_behind_drafts(traffic: Traffic) -> int:
     return sum(any(seq.from_previous and seq.tokens for seq in plan.seqs) for plan in traffic.plans)
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def twins(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+@pytest.fixture(scope="module")
+def twins(tp: int, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     """A model that is its own draft model."""
     model = save_tiny_model("llama", tmp_path_factory.mktemp("llama"))
-    with make_group(model, request.param, isa=isa, draft_model=model) as group:
+    with make_group(model, tp, isa=isa, draft_model=model) as group:
         yield group
 
 

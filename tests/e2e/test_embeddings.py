@@ -74,9 +74,9 @@ def test_they_are_as_close_to_fp32_as_those_of_transformers_in_bf16(family: str,
     assert np.mean(1 - found) <= 1.1 * np.mean(1 - cosines(rounded, exact))
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
-    with make_group(save_tiny_model("llama", tmp_path_factory.mktemp("llama")), request.param, pooled=True) as group:
+@pytest.fixture(scope="module")
+def group(tp: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+    with make_group(save_tiny_model("llama", tmp_path_factory.mktemp("llama")), tp, pooled=True) as group:
         yield group
 
 

@@ -38,9 +38,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoints.save(checkpoints.randomise(model), tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def group(request: pytest.FixtureRequest, model: Path) -> Iterator[RankGroup]:
-    with RankGroup(model, request.param, **LIMITS) as group:
+@pytest.fixture(scope="module")
+def group(tp: int, model: Path) -> Iterator[RankGroup]:
+    with RankGroup(model, tp, **LIMITS) as group:
         yield group
 
 

@@ -57,9 +57,9 @@ def case(request: pytest.FixtureRequest) -> tuple[str, WeightFormats]:
     return request.param
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module")
 def served(
-    case: tuple[str, WeightFormats], isa: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    case: tuple[str, WeightFormats], isa: str, tp: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     name, formats = case
     folder, model = tmp_path_factory.mktemp(name), checkpoints.random_model(name)
@@ -71,8 +71,8 @@ def served(
     ]
     limits = {"num_pages": 8 * _PAGES, "context_length": _CONTEXT, "max_slots": 8, "formats": formats, "isa": isa}
     with (
-        RankGroup(base, request.param, adapters=adapters, max_lora_rank=8, **limits) as group,
-        RankGroup(base, request.param, **limits) as plain,
+        RankGroup(base, tp, adapters=adapters, max_lora_rank=8, **limits) as group,
+        RankGroup(base, tp, **limits) as plain,
     ):
         yield Served(group, plain, adapters)
 

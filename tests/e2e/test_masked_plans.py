@@ -24,9 +24,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model("llama", tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def group(request: pytest.FixtureRequest, model: Path) -> Iterator[RankGroup]:
-    with RankGroup(model, request.param, threads=2, mask_grace_s=0.4) as made:
+@pytest.fixture(scope="module")
+def group(tp: int, model: Path) -> Iterator[RankGroup]:
+    with RankGroup(model, tp, threads=2, mask_grace_s=0.4) as made:
         yield made
 
 

@@ -40,10 +40,10 @@ def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int
     return right, wrong
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def twins(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+@pytest.fixture(scope="module")
+def twins(tp: int, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     model = save_twin("deepseek_v3", tmp_path_factory.mktemp("twin"))
-    with make_group(model, request.param, isa=isa, mtp=True) as group:
+    with make_group(model, tp, isa=isa, mtp=True) as group:
         yield group
 
 

@@ -71,11 +71,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return {"model": model, "formats": formats, "kv_cache_dtype": kv_cache_dtype, "adapters": adapters}
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def tp(request: pytest.FixtureRequest) -> int:
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def subject(case: dict[str, object], isa: str, tp: int) -> Iterator[Subject]:
     requests = adapted(random_requests()) if case["adapters"] else random_requests()

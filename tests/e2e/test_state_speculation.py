@@ -38,12 +38,10 @@ def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def group(
-    request: pytest.FixtureRequest, isa: str, family: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RankGroup]:
+@pytest.fixture(scope="module")
+def group(tp: int, isa: str, family: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     model = save_tiny_model(family, tmp_path_factory.mktemp("hybrid"))
-    with make_group(model, request.param, isa=isa, **STATES) as group:
+    with make_group(model, tp, isa=isa, **STATES) as group:
         yield group
 
 

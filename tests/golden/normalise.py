@@ -8,18 +8,18 @@ import re
 from collections.abc import Iterator
 
 _NUMBER = r"-?[0-9][0-9.eE+-]*"
-_IDS = re.compile(
-    r"\b(cmpl|chatcmpl|req|resp|msg|rs|fc|call|toolu|embd|rerank|score)([-_])[0-9a-zA-Z]{8,}(?![0-9a-zA-Z])"
+IDS = re.compile(
+    r"\b(cmpl|chatcmpl|req|resp|msg|rs|fc|fco|call|toolu|embd|rerank|score)([-_])[0-9a-zA-Z]{8,}(?![0-9a-zA-Z])"
 )
-_HEX = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{32}\b")
-_TIMES = re.compile(
+HEX = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{32}\b")
+TIMES = re.compile(
     rf'("(?:created|created_at|completed_at|[a-z_]*_duration|[a-z0-9_]*latency|duration|ttft|started_at|modified_at'
     rf"|uptime_seconds|weights_seconds|[a-z_]*_seconds|response_sent_to_client_ts|[a-z_]*_time)\"):\s?"
     rf'(?:{_NUMBER}|"[^"]*")'
 )
 _PROCESS = re.compile(rf'("(?:pid|port|steps|step_tokens|cpu_percent|rss_bytes|size_vram)"):\s?{_NUMBER}')
 _ADDRESS = re.compile(r"127\.0\.0\.1:[0-9]+")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]+)?")
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]+)?")
 _VERSION = re.compile(r'("version":\s?|\bversion=)"[^"]*"')
 _PRINT = re.compile(r"numaserve-[0-9][0-9a-zA-Z.+_-]*")
 _CPUS = re.compile(r'("cpus"):\s?\[[0-9, ]*\]')
@@ -31,12 +31,12 @@ def normalise(text: str, *, folders: dict[str, str], loose: tuple[str, ...] = ()
     """Return `text` with placeholders; `folders` maps paths to names, and `loose` are patterns of whole values."""
     for path, name in folders.items():
         text = text.replace(path, name)
-    text = _IDS.sub(r"\1\2ID", text)
-    text = _HEX.sub("HEX", text)
-    text = _TIMES.sub(r"\1:TIME", text)
+    text = IDS.sub(r"\1\2ID", text)
+    text = HEX.sub("HEX", text)
+    text = TIMES.sub(r"\1:TIME", text)
     text = _PROCESS.sub(r"\1:NUMBER", text)
     text = _ADDRESS.sub("ADDRESS", text)
-    text = _DATE.sub("DATE", text)
+    text = DATE.sub("DATE", text)
     text = _VERSION.sub(r'\1"VERSION"', text)
     text = _PRINT.sub("numaserve-VERSION", text)
     text = _CPUS.sub(r"\1:CPUS", text)

@@ -75,7 +75,7 @@ class Sources:
         return (number for number, each in enumerate(self.files[file]) if each == line)
 
     def mutant(self, file: str, site: Site) -> Mutant | None:
-        """Return the mutant of a site with as many lines before its own as tell it from other places, at most four."""
+        """Return the mutant of a site with the fewest lines before its own that make it unique, at most four."""
         lines = self.files[file]
         for first in range(site.line - 1, max(site.line - 6, -1), -1):
             before = lines[first : site.line - 1]

@@ -6,9 +6,11 @@ import ssl
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.http import HttpServer
 
@@ -38,9 +40,32 @@ class Template(ByteTokenizer):
         return "p"
 
 
-class StandIn:
-    """Answers what `engine.reply` says, with `DEFAULTS` of sampling. With `keys` it asks for one of them, with `tls` it
-    speaks HTTPS."""
+class ServedContext:
+    """A server over `context` in a thread, at an address of its own; with `tls` it speaks HTTPS."""
+
+    def __init__(self, context: ApiContext, *, tls: ssl.SSLContext | None = None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._server = HttpServer(context, [self._listener], tls=tls)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._server.run_until_stopped())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._server.stop)
+        self._thread.join()
+        self._listener.close()
+
+
+class StandIn(ServedContext):
+    """A server that answers what `engine.reply` says, with `DEFAULTS` of sampling. With `keys` it asks for one."""
 
     DEFAULTS = Sampling(temperature=0.25, top_p=0.75)
 
@@ -54,21 +79,4 @@ class StandIn:
             tool_format=tool_formats()["hermes"],
             reasoning_format=reasoning_formats()["think"],
         )
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server = HttpServer(context, [self._listener], tls=tls)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._server.run_until_stopped())
-
-    def __enter__(self) -> "StandIn":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._server.stop)
-        self._thread.join()
-        self._listener.close()
+        super().__init__(context, tls=tls)

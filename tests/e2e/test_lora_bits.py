@@ -13,9 +13,8 @@ from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqP
 from numaserve.workers.interface.settings import AS_PUBLISHED, WeightFormats
 
 from tests.support import checkpoints
-from tests.support.checkpoints import save_gguf
-from tests.support.gguf_delta import save_gguf_delta, small_hybrid
-from tests.support.lora import SaveGguf, random_adapter, save_gguf_adapter
+from tests.support.lora import random_adapter, save_gguf_adapter
+from tests.support.published_checkpoints import small_hybrid
 from tests.support.rank_group import RankGroup
 
 _CONTEXT = 128
@@ -138,18 +137,18 @@ def test_a_sequence_has_the_same_bits_with_and_without_others_and_their_adapters
 
 
 @pytest.mark.parametrize(
-    ("make", "save_file"),
-    [(lambda: checkpoints.random_model("llama-untied"), save_gguf), (lambda: small_hybrid("qwen3_5"), save_gguf_delta)],
+    "make",
+    [lambda: checkpoints.random_model("llama-untied"), lambda: small_hybrid("qwen3_5")],
     ids=["llama", "qwen3_5"],
 )
 def test_adapters_of_both_kinds_of_files_do_the_same_on_both_kinds_of_bases(
-    make: Callable[[], hf.PreTrainedModel], save_file: SaveGguf, tmp_path: Path
+    make: Callable[[], hf.PreTrainedModel], tmp_path: Path
 ) -> None:
     model = make()
-    file = save_file(model, tmp_path / "base.gguf", "BF16")
+    file = checkpoints.save_gguf(model, tmp_path / "base.gguf", "BF16")
     base = checkpoints.save(model, tmp_path / "base")
     adapter = random_adapter(model, rank=2)
-    adapters = [adapter.save(tmp_path / "peft"), save_gguf_adapter(adapter, model, tmp_path, save_file)]
+    adapters = [adapter.save(tmp_path / "peft"), save_gguf_adapter(adapter, model, tmp_path)]
     texts = [Text(each.tokens, adapter) for adapter in (1, 2) for each in _texts()[:2]]
     found = []
     for path in (base, file):

@@ -17,7 +17,6 @@ from numaserve.workers.program.handles import INTEGER_GROUPS
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs
-from tests.support.gguf_delta import save_gguf_delta, small_hybrid
 from tests.support.kimi import linear_name
 from tests.support.parity import Distance, served_scores, transformers_scores
 from tests.support.published import LAYOUTS
@@ -29,6 +28,7 @@ from tests.support.published_checkpoints import (
     save_qwen3_5,
     small_deepseek,
     small_granite_hybrid,
+    small_hybrid,
     small_kimi,
     small_kimi_linear,
     small_lfm2,
@@ -172,7 +172,7 @@ def test_other_recurrent_layers_of_a_gguf_file_are_served(
 @pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "qwen3_next"])
 def test_delta_networks_of_a_gguf_file_are_served(name: str, kind: str, tmp_path: Path) -> None:
     model = small_hybrid(name)
-    path = save_gguf_delta(model, tmp_path / "model.gguf", kind)
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
     assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 

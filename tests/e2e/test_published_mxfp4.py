@@ -12,7 +12,6 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs
-from tests.support.gguf_oss import save_gguf_oss
 from tests.support.parity import Distance, served_scores, transformers_scores
 from tests.support.published_mxfp4 import save_mxfp4, small_gpt_oss
 
@@ -57,7 +56,7 @@ def test_packed_codes_lose_nothing(saved: Path) -> None:
 def test_a_gguf_file_is_served(tmp_path: Path) -> None:
     # llama.cpp has the published limit built in.
     model = small_gpt_oss(swiglu_limit=7.0)
-    path = save_gguf_oss(model, tmp_path / "model.gguf")
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0", expanded=False)
     reference = transformers_scores(model, TEXTS)
     in_bf16 = Distance.between(transformers_scores(copy.deepcopy(model).to(torch.bfloat16), TEXTS), reference)
     for tp, expert_parallel in ((1, False), (3, False), (2, True)):

@@ -19,9 +19,9 @@ from test_gguf_source import DELTA, write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
-from tests.support.gguf_delta import save_gguf_delta, small_hybrid
 from tests.support.loaded import load_part
-from tests.support.predicting import save_predicting
+from tests.support.predicting import as_layers, save_predicting
+from tests.support.published_checkpoints import small_hybrid
 from tests.support.published_writers import rounded_anew
 
 FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
@@ -31,7 +31,7 @@ FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_file_computes_what_its_family_computes(name: str, tp: int, tmp_path: Path, team: Team) -> None:
     model = small_hybrid(name, linear_num_value_heads=6, linear_num_key_heads=3, linear_value_head_dim=40)
-    assert_same_logits(save_gguf_delta(model, tmp_path / "model.gguf", "F32"), model, tp, team)
+    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, tp, team)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3])
@@ -40,7 +40,7 @@ def test_a_file_stays_quantized_although_its_columns_are_put_in_order(
     kind: str, tp: int, tmp_path: Path, team: Team
 ) -> None:
     model = small_hybrid("qwen3_5")
-    path = save_gguf_delta(model, tmp_path / "model.gguf", kind)
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
     keep_as_loaded(model, kind)
     # Scales and minima of these are products of two numbers, of which 11 bits are kept.
     atol = 0.2 if kind in {"Q4_K", "Q5_K", "IQ4_XS", "IQ3_XXS", "IQ3_S", "IQ2_XXS"} else 3e-4
@@ -63,7 +63,7 @@ def keep_as_loaded(model: hf.PreTrainedModel, kind: str) -> None:
 @pytest.mark.parametrize("expanded", [False, True])
 def test_heads_that_begin_inside_a_block_are_expanded(expanded: bool, tmp_path: Path, team: Team) -> None:
     model = small_hybrid("qwen3_5", linear_num_value_heads=4, linear_value_head_dim=48)
-    path = save_gguf_delta(model, tmp_path / "model.gguf", "Q8_0")
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0", expanded=False)
     for name, module in model.named_modules():
         if name.endswith(("in_proj_a", "in_proj_b", "out_proj")) or (expanded and isinstance(module, torch.nn.Linear)):
             module.weight.data = module.weight.data.bfloat16().float()
@@ -77,7 +77,7 @@ def test_heads_that_begin_inside_a_block_are_expanded(expanded: bool, tmp_path: 
 
 def test_equal_numbers_of_heads_lie_in_order(tmp_path: Path, team: Team) -> None:
     model = small_hybrid("qwen3_5", linear_num_key_heads=4, linear_num_value_heads=4)
-    path = save_gguf_delta(model, tmp_path / "model.gguf", "F32")
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32")
     delta = load_model_config(path).decoder.blocks[0].attention
     assert isinstance(delta, GatedDelta)
     assert delta.rounds == 1
@@ -110,8 +110,8 @@ def test_the_layer_that_predicts_is_one_more_layer_of_a_file(tmp_path: Path, tea
     folder = save_predicting("qwen3_5", tmp_path / "folder")
     tensors = load_file(folder / "model.safetensors")
     model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    extra = {name: each for name, each in tensors.items() if name.startswith("mtp.")}
-    file = save_gguf_delta(model, tmp_path / "model.gguf", "BF16", extra=extra)
+    extra = as_layers({name: each for name, each in tensors.items() if name.startswith("mtp.")})
+    file = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", more=extra)
     assert can_predict(open_model(file), weights=True)
     assert load_model_config(file).num_layers == 2
     settings = ModelSettings(mtp=True)

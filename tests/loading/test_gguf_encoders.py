@@ -12,6 +12,7 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
 from tests.support import checkpoints, encoders, gguf_encoders
+from tests.support.gguf_files import finish
 
 POOLED = ModelSettings(pooled=True)
 
@@ -52,8 +53,8 @@ def test_a_file_states_its_pooling(pooling: PoolingType, expected: str, tmp_path
 
 
 def test_a_decoder_has_its_pooling_only_for_embeddings(tmp_path: Path) -> None:
-    model = checkpoints.random_model("qwen3")
-    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", pooling_type=int(PoolingType.MEAN))
+    model, pooling = checkpoints.random_model("qwen3"), {"pooling_type": int(PoolingType.MEAN)}
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", changes=pooling)
     assert load_model_config(path).decoder.head is not None
     assert load_model_config(path, POOLED).decoder.pooling == "mean"
 
@@ -135,10 +136,7 @@ def judge(folder: Path, *, tied: bool, kind: str = "BF16") -> Path:
             # In an untied head they are other rows.
             head = tensor.data[[7, 5] if tied else [11, 12]]
             writer.add_tensor("cls.output.weight", head, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return folder / "model.gguf"
 
 
@@ -158,9 +156,6 @@ def test_a_decoder_that_judges_without_its_head_is_refused(tmp_path: Path) -> No
 def test_an_encoder_with_experts_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.NOMIC_BERT_MOE])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(OperatorError, match=r"'nomic-bert-moe' is not supported \(similar supported names: nomic-bert"):
         load_model_config(path)

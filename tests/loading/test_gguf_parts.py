@@ -13,6 +13,7 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.weights.cache.key import look_at
 
 from tests.support import checkpoints
+from tests.support.gguf_files import finish
 from tests.support.loaded import load_part
 
 
@@ -39,10 +40,7 @@ def divide(whole: Path, path: Path, tensors: int) -> list[Path]:
         writer.add_int32("split.tensors.count", len(reader.tensors))
         for tensor in group:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         written.append(part)
     return written
 

@@ -20,6 +20,8 @@ from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.tensors import expected_tensors
 
 from tests.support.configured import configured
+from tests.support.gguf_files import write_gguf
+from tests.support.gguf_models import as_converted
 from tests.support.models import layers_of
 
 EXPERTS = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 32}
@@ -98,7 +100,6 @@ Metadata = dict[str, int | float | str | list[int]]
 
 
 def write(path: Path, arch: str, metadata: Metadata, **tensors: np.ndarray) -> Path:
-    writer = gguf.GGUFWriter(path, arch)
     sizes = {
         "embedding_length": 64,
         "block_count": 2,
@@ -107,29 +108,13 @@ def write(path: Path, arch: str, metadata: Metadata, **tensors: np.ndarray) -> P
         "attention.head_count": 2,
         "attention.head_count_kv": 1,
     }
-    for key, value in (sizes | metadata).items():
-        name = key if key.startswith("tokenizer.") else f"{arch}.{key}"
-        if isinstance(value, str):
-            writer.add_string(name, value)
-        elif isinstance(value, bool):
-            writer.add_bool(name, value)
-        elif isinstance(value, float):
-            writer.add_float32(name, value)
-        elif isinstance(value, list):
-            writer.add_array(name, value)
-        else:
-            writer.add_uint32(name, value)
     # Files hold the vocabulary in arrays, which the reader has to step over.
-    writer.add_array("tokenizer.ggml.tokens", [f"token {i}" for i in range(40)])
-    writer.add_array("tokenizer.ggml.token_type", [1] * 40)
+    vocabulary = {
+        "tokenizer.ggml.tokens": [f"token {i}" for i in range(40)],
+        "tokenizer.ggml.token_type": [1] * 40,
+    }
     named = {"token_embd.weight": np.zeros((40, 64), np.float32), **tensors}
-    for name, array in named.items():
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf(path, arch, sizes | metadata | vocabulary, named.items())
 
 
 def names_of(config: ModelConfig) -> GgufNames:
@@ -161,23 +146,6 @@ def test_every_tensor_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None
         names, each = names_of(config).find(found, (*count, *shape))
         assert official in names
         assert (len(names), each) == (5 if count else 1, shape)
-
-
-_NUMBERS = {"gate": "w1", "down": "w2", "up": "w3"}
-
-
-def as_converted(name: str) -> str:
-    """What llama.cpp's converter makes of a name before it asks the table."""
-    if name.endswith((".sinks", ".attention_sink_bias", ".layer_scalar")):
-        return f"{name}.weight"
-    name = re.sub(
-        r"(block_sparse_moe)\.\d+\.(\w+)_proj", lambda found: f"{found[1]}.experts.{_NUMBERS[found[2]]}", name
-    )
-    name = name.replace(".shared_mlp.", ".mlp.shared_mlp.")
-    name = re.sub(r"experts\.\d+", "experts", name).replace("e_score_correction_bias", "e_score_correction.bias")
-    name = re.sub(r"^model\.(layers\.\d+\.feed_forward\.experts\.w)", r"\1", name)
-    name = re.sub(r"^model\.(layers\.\d+\.(mixer|norm)\.|norm_f)", r"backbone.\1", name)
-    return name.replace(".dt_bias", ".dt_proj.bias").replace(".expert_bias", ".expert_bias.bias")
 
 
 def test_the_output_matrix_has_its_hugging_face_name() -> None:

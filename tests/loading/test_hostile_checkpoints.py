@@ -22,6 +22,7 @@ from numaserve.workers.weights.tensors import check_tensors
 
 from tests.support import checkpoints
 from tests.support.configured import configured
+from tests.support.gguf_files import finish
 
 CASE = "llama-untied"
 
@@ -260,10 +261,7 @@ def test_a_gguf_quantization_that_is_not_supported_is_named_with_its_tensor(kind
     writer = gguf.GGUFWriter(path, "llama")
     raw = np.zeros((2, gguf.GGML_QUANT_SIZES[qtype][1]), np.uint8)
     writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=qtype)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     source = open_source(open_model(path), configured())
     with pytest.raises(
         OperatorError, match=rf"blk\.0\.attn_q\.weight has type {kind}; supported types: F32, .*IQ3_XXS"
@@ -281,7 +279,7 @@ def test_a_part_of_a_divided_gguf_file_that_does_not_say_which_one_it_is_is_refu
 
 def test_experts_that_are_not_there_are_refused(tmp_path: Path) -> None:
     model, counts = checkpoints.random_model(CASE), {"expert_count": 8, "expert_used_count": 2}
-    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", **counts)
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", changes=counts)
     config = load_model_config(path)
     with pytest.raises(OperatorError, match=r"lacks .*model\.layers\.0\.block_sparse_moe\.experts\.0\.w1"):
         check_tensors(open_source(open_model(path), config), config)

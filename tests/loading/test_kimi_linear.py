@@ -18,7 +18,6 @@ from test_model_config import write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
-from tests.support.gguf_kimi import save_gguf_kimi
 from tests.support.models import layers_of, the_only
 
 # As published, without what has no meaning here.
@@ -114,7 +113,7 @@ def test_a_gguf_file_of_kimi_linear_computes_what_the_model_computes(tp: int, tm
     config = checkpoints.MOE_CASES["kimi_linear"]()
     config.linear_num_heads, config.n_group = config.num_attention_heads, 1
     model = checkpoints.build(config)
-    assert_same_logits(save_gguf_kimi(model, tmp_path / "model.gguf", "F32"), model, tp, team)
+    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, tp, team)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
@@ -130,7 +129,7 @@ def test_a_gguf_file_stays_quantized_but_for_decays(kind: str, tmp_path: Path, t
             moe_intermediate_size=256,
         )
     )
-    path = save_gguf_kimi(model, tmp_path / "model.gguf", kind)
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
     attention = model.model.layers[0].self_attn
     gate = attention.forget_gate
     for module in (attention.b_proj, gate.f_a_proj, gate.f_b_proj, attention.g_a_proj):

@@ -23,7 +23,6 @@ from test_model_config import write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
-from tests.support.gguf_nemotron import save_gguf_nemotron
 from tests.support.models import layers_of, the_only
 
 # As published, without what has no meaning here.
@@ -130,7 +129,7 @@ def test_a_gguf_file_of_nemotron_computes_what_the_model_computes(
     ]
     config.n_group = 1
     model = checkpoints.build(config)
-    assert_same_logits(save_gguf_nemotron(model, tmp_path / "model.gguf", "F32"), model, tp, team)
+    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, tp, team)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_K"])
@@ -153,7 +152,7 @@ def test_a_gguf_file_stays_quantized_but_for_steps(kind: str, tmp_path: Path, te
             moe_shared_expert_intermediate_size=256,
         )
     )
-    path = save_gguf_nemotron(model, tmp_path / "model.gguf", kind)
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
     for values in (model.model.embeddings.weight.data, model.model.layers[0].mixer.in_proj.weight.data[-4:]):
         values.copy_(values.bfloat16().float())
     # Scales and minima of Q4_K are products of two numbers, of which 11 bits are kept.

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -25,6 +24,7 @@ from numaserve.workers.process.node import NodeContext
 from safetensors.torch import save_file
 
 from tests.support import newcomer
+from tests.support.gguf_files import write_gguf
 from tests.support.loaded import load_part
 from tests.support.machines import OPTIONS, machine
 from tests.support.reference_group import run_group
@@ -104,8 +104,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def save_gguf(path: Path) -> Path:
-    writer = gguf.GGUFWriter(path, "bottleneck")
-    sizes = {
+    metadata = {
         "embedding_length": HIDDEN,
         "block_count": LAYERS,
         "feed_forward_length": INNER,
@@ -114,20 +113,15 @@ def save_gguf(path: Path) -> Path:
         "attention.head_count_kv": 2,
         "attention.key_length": HEAD_DIM,
         "attention.value_length": HEAD_DIM,
+        "attention.layer_norm_rms_epsilon": 1e-5,
         "narrow_length": NARROW,
     }
-    for key, value in sizes.items():
-        writer.add_uint32(f"bottleneck.{key}", value)
-    writer.add_layer_norm_rms_eps(1e-5)
+    named = {}
     for name, tensor in tensors().items():
         module = name.split(".", 2)[2] if name.startswith("layers.") else name
         at = f"blk.{name.split('.')[1]}." if name.startswith("layers.") else ""
-        writer.add_tensor(f"{at}{GGUF[module]}.weight", tensor.float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        named[f"{at}{GGUF[module]}.weight"] = tensor.float().numpy()
+    return write_gguf(path, "bottleneck", metadata, named.items())
 
 
 @pytest.mark.parametrize("tp", [2, 3])

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -158,22 +157,13 @@ def test_a_checkpoint_without_one_says_so(tmp_path: Path) -> None:
     assert not can_predict(open_model(other), weights=True)
 
 
-def test_a_file_in_which_it_was_kept_has_the_same_layer(
-    tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_which_it_was_kept_has_the_same_layer(tmp_path: Path, team: Team) -> None:
     folder = save_predicting("glm4_moe", tmp_path / "folder")
     own = {key.removeprefix(PREDICTOR): each for key, each in load_file(folder / "model.safetensors").items()}
     whole = hf.AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=3, dtype=torch.float32)
-    write = gguf.GGUFWriter.write_header_to_file
-
-    def write_with(writer: gguf.GGUFWriter) -> None:
-        for name in ("eh_proj", "enorm", "hnorm", "shared_head.norm"):
-            of_file = name.replace(".", "_")
-            writer.add_tensor(f"blk.2.nextn.{of_file}.weight", own[f"{name}.weight"].float().numpy())
-        write(writer)
-
-    monkeypatch.setattr(gguf.GGUFWriter, "write_header_to_file", write_with)
-    file = checkpoints.save_gguf(whole, tmp_path / "model.gguf", "BF16", nextn_predict_layers=1)
+    names = ("eh_proj", "enorm", "hnorm", "shared_head.norm")
+    more = {f"{PREDICTOR}{name}.weight": own[f"{name}.weight"] for name in names}
+    file = checkpoints.save_gguf(whole, tmp_path / "model.gguf", "BF16", more=more)
     assert can_predict(open_model(file), weights=True)
     of_file, of_folder = (
         load_part(path, team, [1], config=load_model_config(path, WITH), settings=WITH) for path in (file, folder)

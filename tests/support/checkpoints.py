@@ -5,16 +5,15 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
 import transformers as hf
 
-from tests.support import gemma4, gguf_latent, gguf_lfm, gguf_mimo, gguf_spaces, kimi
-from tests.support.k_quants import fitting, quantize
+from tests.support import gemma4, gguf_models, kimi
+from tests.support.gguf_models import CENTRED, TURNED
 from tests.support.launches import count
 
 VOCAB = 499
@@ -381,8 +380,6 @@ _UNIT = (  # about one
     "router.scale",
     "per_expert_scale",
 )
-TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
-CENTRED = ("gemma2", "gemma3", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 _GRIDS = ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S")
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4", *_GRIDS)
@@ -468,167 +465,4 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-_PAIRED = ("granite", gguf_spaces.ARCHITECTURE, "llama", "mistral3", "smollm3")  # rotated dimensions lie in pairs
-# Matrices that stay fp32.
-_PLAIN = ("mlp.gate.weight", "shared_expert_gate.weight", "router.weight", *gguf_lfm.PLAIN, *gguf_spaces.PLAIN)
-_GGUF_NAMES = {
-    "mixtral": "llama",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
-    "glm4_moe": "glm4moe",
-    "minimax_m2": "minimax-m2",
-    "llama4_text": "llama4",
-    "mimo_v2_flash": gguf_mimo.ARCHITECTURE,
-    "olmo3": "olmo2",
-    "hunyuan_v1_dense": "hunyuan-dense",
-    "ministral3": "mistral3",
-    "deepseek_v2": gguf_latent.ARCHITECTURE,
-    "deepseek_v3": gguf_latent.ARCHITECTURE,
-    "glm4_moe_lite": gguf_latent.ARCHITECTURE,
-    "granitemoehybrid": gguf_spaces.ARCHITECTURE,
-    **gguf_lfm.ARCHITECTURES,
-}
-
-
-def save_gguf(
-    model: hf.PreTrainedModel,
-    path: Path,
-    kind: str,
-    *,
-    embedding: str | None = None,
-    expanded: bool = True,
-    split_kv_b: bool = True,
-    tokens: Sequence[str] = (),
-    **integers: int,
-) -> Path:
-    """Write a model as a GGUF file whose matrices are of `kind`, the embedding maybe of another. Not Gemma, Phi-3,
-    gpt-oss, nor Qwen2-MoE with dense layers. `split_kv_b`: DeepSeek's as newer files have it.
-
-    The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
-    `tokens` are the vocabulary, if the file has one, and `integers` more metadata of the architecture.
-    """
-    count("checkpoints")
-    config = model.config
-    arch = _GGUF_NAMES.get(config.model_type, config.model_type)
-    writer = gguf.GGUFWriter(path, arch)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    _add_metadata(writer, config)
-    tensors = _gguf_tensors(model)
-    if arch in (gguf_latent.ARCHITECTURE, gguf_latent.MISTRAL4):
-        gguf_latent.add_latent_metadata(writer, config, split=split_kv_b)
-        tensors = gguf_latent.latent_tensors(tensors, model, split=split_kv_b)
-    elif config.model_type in gguf_lfm.ARCHITECTURES:
-        gguf_lfm.add_lfm_metadata(writer, model)
-        tensors = gguf_lfm.lfm_tensors(tensors)
-    elif arch == gguf_mimo.ARCHITECTURE:
-        gguf_mimo.add_mimo_metadata(writer, config)
-    elif arch == gguf_spaces.ARCHITECTURE:
-        gguf_spaces.add_space_metadata(writer, model)
-        tensors = gguf_spaces.space_tensors(tensors, model)
-    else:
-        _add_head_metadata(writer, config, head_dim)
-    for key, value in integers.items():
-        writer.add_uint32(f"{arch}.{key}", value)
-    if tokens:
-        writer.add_token_list(tokens)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch in _PAIRED else {}
-    known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(known[arch], config.num_hidden_layers)
-    for name, parameter in tensors:
-        array = parameter.numpy()
-        part = name.split(".")[-2]
-        permuted = array
-        if part in heads:
-            halves = array.reshape(heads[part], 2, head_dim // 2, -1)
-            permuted = halves.swapaxes(1, 2).reshape(array.shape)
-        of_matrix = embedding or kind if "embed_tokens" in name else kind
-        is_plain = array.ndim == 1 or name.endswith(_PLAIN)
-        qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else of_matrix], array.shape[-1])
-        data = quantize(permuted.reshape(-1, array.shape[-1]), qtype)
-        shaped = data.reshape(*array.shape[:-1], -1)
-        shaped = shaped.reshape(-1) if array.ndim == 1 or "shared_expert_gate" in name else shaped
-        found = name if name.startswith("blk.") else names.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(found, shaped.copy(), raw_dtype=qtype)  # what is in fp32 may share the model's memory
-        values = gguf.quants.dequantize(data, qtype).reshape(permuted.shape)
-        if permuted is not array:
-            values = values.reshape(heads[part], head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
-        exact = torch.from_numpy(values.copy())
-        parameter.copy_(exact.to(torch.bfloat16).float() if expanded else exact)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    if config.model_type not in gguf_lfm.ARCHITECTURES:
-        writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
-    # llama.cpp's converter widens the base of what has an alpha.
-    widened = rope["alpha"] ** (config.head_dim / (config.head_dim - 2)) if "alpha" in rope else 1.0
-    writer.add_rope_freq_base(rope["rope_theta"] * widened)
-    if rope["rope_type"] == "yarn":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(rope["factor"])
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-    if "llama_4_scaling_beta" in rope:
-        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
-    writer.add_eos_token_id(config.eos_token_id)
-    writer.add_bos_token_id(config.bos_token_id)
-
-
-def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, head_dim: int) -> None:
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0)))
-    if config.model_type == "olmo3":
-        writer.add_sliding_window(config.sliding_window)
-        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    if config.model_type == "granite":
-        writer.add_embedding_scale(config.embedding_multiplier)
-        writer.add_residual_scale(config.residual_multiplier)
-        writer.add_attention_scale(config.attention_multiplier)
-        writer.add_logit_scale(config.logits_scaling)
-    if config.model_type == "glm4_moe":
-        gguf_latent.add_expert_metadata(writer, config)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        writer.add_expert_weights_norm(config.norm_topk_prob)
-    elif hasattr(config, "num_experts"):
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-    if config.model_type == "llama4_text":
-        writer.add_expert_count(config.num_local_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.intermediate_size)
-        writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
-    if config.model_type == "minimax_m2":
-        writer.add_expert_feed_forward_length(config.intermediate_size)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if hasattr(config, "moe_intermediate_size") and config.model_type != "glm4_moe":
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if hasattr(config, "shared_expert_intermediate_size"):
-        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-
-
-def _gguf_tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Gate and up of experts are one parameter of the model and two tensors of a file, with out features first."""
-    for name, parameter in model.named_parameters():
-        is_turned = model.config.model_type in TURNED and parameter.ndim == 3
-        value = parameter.data.mT if is_turned else parameter.data
-        if name.endswith(".gate_up_proj"):
-            for part, half in zip(("gate_proj", "up_proj"), value.chunk(2, dim=1), strict=True):
-                yield f"{name.removesuffix('gate_up_proj')}{part}.weight", half
-        else:
-            yield name if name.endswith((".weight", ".bias")) else f"{name}.weight", value
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            yield name.replace("_bias", ".bias"), buffer
-        elif name.endswith("expert_bias"):
-            yield f"{name}.bias", buffer
+save_gguf = gguf_models.save_gguf

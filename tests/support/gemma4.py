@@ -4,13 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
-
-from tests.support.k_quants import fitting, quantize
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 # Of E2B and E4B: the last two layers of each kind share keys and values, the inputs of layers are divided unevenly.
@@ -114,80 +110,3 @@ def save_as_published(folder: Path) -> None:
             if not other.endswith("v_norm.weight") and other not in tensors and "tower" not in name:
                 tensors[other] = torch.zeros(3, *tensors[name].shape[1:], dtype=torch.bfloat16)
     save_file(tensors, file, {"format": "pt"})
-
-
-def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str) -> Path:
-    """Write a text model as llama.cpp's converter does, with matrices of `kind` where their columns allow it. The model
-    is given the values that the file holds."""
-    config, layers = model.config, model.config.num_hidden_layers
-    writer = gguf.GGUFWriter(path, "gemma4")
-    _add_metadata(writer, config)
-    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, layers)
-    scalars = ((name, each) for name, each in model.named_buffers() if name.endswith("layer_scalar"))
-    for name, values in (*model.named_parameters(), *scalars):
-        array = np.ascontiguousarray(values.detach().float().numpy())
-        is_plain = array.ndim == 1 or name.endswith("router.proj.weight")
-        qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else kind], array.shape[-1])
-        data = quantize(array.reshape(-1, array.shape[-1]), qtype)
-        writer.add_tensor(_in_file(table, name), data.reshape(*array.shape[:-1], -1), raw_dtype=qtype)
-        with torch.no_grad():
-            values.copy_(torch.from_numpy(gguf.quants.dequantize(data, qtype).reshape(array.shape).copy()))
-    half = config.per_layer_config[config.layer_types.index(_FULL)].head_dim // 2
-    turning = int(config.rope_parameters[_FULL]["partial_rotary_factor"] * half)
-    writer.add_tensor("rope_freqs.weight", np.array([1.0] * turning + [1e30] * (half - turning), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def _in_file(table: gguf.TensorNameMap, name: str) -> str:
-    layer = name.split(".")[2]
-    others = {
-        "layer_scalar": "layer_output_scale.weight",
-        "router.scale": "ffn_gate_inp.scale",
-        "router.per_expert_scale": "ffn_down_exps.scale",
-        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
-        "experts.down_proj": "ffn_down_exps.weight",
-    }
-    for ending, found in others.items():
-        if name.endswith(f".{ending}"):
-            return f"blk.{layer}.{found}"
-    known = table.get_name(name, try_suffixes=(".weight",))
-    assert known is not None, name
-    return known
-
-
-def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
-    slides = [kind == _SLIDING for kind in config.layer_types]
-    sliding, full = (config.per_layer_config[config.layer_types.index(kind)] for kind in (_SLIDING, _FULL))
-    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
-    wide = 2 if config.use_double_wide_mlp else 1
-    widths = [config.intermediate_size * (1 if layer < first_shared else wide) for layer in range(len(slides))]
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_feed_forward_length(widths if wide > 1 else config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv([(sliding if each else full).num_key_value_heads for each in slides])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_key_length(full.head_dim)
-    writer.add_value_length(full.head_dim)
-    writer.add_key_length_swa(sliding.head_dim)
-    writer.add_value_length_swa(sliding.head_dim)
-    writer.add_rope_dimension_count(full.head_dim)
-    writer.add_rope_dimension_count_swa(sliding.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters[_FULL]["rope_theta"])
-    writer.add_rope_freq_base_swa(config.rope_parameters[_SLIDING]["rope_theta"])
-    writer.add_sliding_window(config.sliding_window)
-    writer.add_sliding_window_pattern(slides)
-    writer.add_shared_kv_layers(config.num_kv_shared_layers)
-    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
-    writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    writer.add_eos_token_id(config.eos_token_id)
-    writer.add_bos_token_id(config.bos_token_id)
-    if config.enable_moe_block:
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.top_k_experts)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)

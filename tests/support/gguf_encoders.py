@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
-import numpy.typing as npt
 import tokenizers
 import transformers as hf
 from safetensors.torch import load_file
 
 from tests.support import encoders
+from tests.support.gguf_files import Array, add, finish
 from tests.support.gguf_tokenizers import add_wordpiece
-from tests.support.k_quants import fitting, quantize
 
 _BERT = gguf.MODEL_ARCH.BERT
 ARCHITECTURES = {
@@ -81,18 +79,13 @@ def save_gguf(
         found = names.get_name(module, (".weight", ".bias")) or names.get_name(f"model.{module}", (".weight", ".bias"))
         assert found is not None, module
         _add_tensor(writer, found, array, kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, array: npt.NDArray[np.float32], kind: str) -> None:
+def _add_tensor(writer: gguf.GGUFWriter, name: str, array: Array, kind: str) -> None:
     is_plain = array.ndim == 1 or name in ("position_embd.weight", "token_types.weight")
-    qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else kind], array.shape[-1])
-    data = quantize(array.reshape(-1, array.shape[-1]), qtype)
-    writer.add_tensor(name, data.reshape(*array.shape[:-1], -1).copy(), raw_dtype=qtype)
+    add(writer, name, array, "F32" if is_plain else kind)
 
 
 def _add_metadata(writer: gguf.GGUFWriter, name: str, config: hf.PreTrainedConfig, shift: int) -> None:

@@ -11,17 +11,10 @@ from gguf import TokenType
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import normalizers
 
+from tests.support.gguf_files import finish
 from tests.support.tokenizer_builders import SAMPLES
 
 _NORMALIZER = "tokenizer.ggml.normalizer."
-
-
-def _finished(writer: gguf.GGUFWriter, path: Path) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def write_wordpiece_gguf(path: Path, backend: tokenizers.Tokenizer, types: int | None = None, **flags: bool) -> Path:
@@ -30,7 +23,8 @@ def write_wordpiece_gguf(path: Path, backend: tokenizers.Tokenizer, types: int |
     if types is not None:
         writer.add_token_type_count(types)
     add_wordpiece(writer, backend, **flags)
-    return _finished(writer, path)
+    finish(writer)
+    return path
 
 
 def add_wordpiece(writer: gguf.GGUFWriter, backend: tokenizers.Tokenizer, **flags: bool) -> None:
@@ -104,4 +98,5 @@ def write_unigram_gguf(path: Path, folder: Path, unused: int = 7, **flags: bool)
     writer.add_add_space_prefix(True)
     for flag, value in ({"remove_extra_whitespaces": True} | flags).items():
         writer.add_bool(f"tokenizer.ggml.{flag}", value)
-    return _finished(writer, path)
+    finish(writer)
+    return path

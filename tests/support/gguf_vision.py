@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import transformers as hf
 
 from tests.support import checkpoints, vision
-from tests.support.k_quants import fitting, quantize
+from tests.support.gguf_files import add, begin, finish
 
 _SWAPPED = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
 
@@ -20,7 +19,7 @@ def save_text(model: hf.PreTrainedModel, path: Path, kind: str = "BF16") -> Path
     text.load_state_dict(state | {"lm_head.weight": model.lm_head.weight})
     tokens = [f"token{index}" for index in range(checkpoints.VOCAB)]
     tokens[vision.IMAGE_TOKEN] = "<image>"
-    return checkpoints.save_gguf(text, path, kind, tokens=tokens)
+    return checkpoints.save_gguf(text, path, kind, changes={"tokenizer.ggml.tokens": tokens})
 
 
 def save_tower(
@@ -46,10 +45,7 @@ def save_tower(
         "clip.vision.preproc_image_size": settings["size"]["longest_edge"],
         "clip.use_gelu": True,
     } | {key.replace("__", "."): value for key, value in changes.items()}
-    writer = gguf.GGUFWriter(path, "clip")
-    for key, value in values.items():
-        if value is not None:
-            _ADD[type(value)](writer, key, value)
+    writer = begin(path, "clip", values)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, config.num_hidden_layers)
     for name, parameter in model.named_parameters():
         if "text_model" in name or name.startswith("lm_head"):
@@ -61,21 +57,6 @@ def save_tower(
                 break
         array = parameter.detach().numpy()
         # As forced by the converter: embeddings are in fp32.
-        qtype = gguf.GGMLQuantizationType["F32" if array.ndim == 1 or ".embeddings." in name else kind]
-        qtype = fitting(qtype, array.shape[-1])
-        data = quantize(np.ascontiguousarray(array).reshape(-1, array.shape[-1]), qtype)
-        writer.add_tensor(found, data.reshape(*array.shape[:-1], -1), raw_dtype=qtype)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        add(writer, found, array, "F32" if array.ndim == 1 or ".embeddings." in name else kind)
+    finish(writer)
     return path
-
-
-_ADD: dict[type, Any] = {
-    bool: gguf.GGUFWriter.add_bool,
-    str: gguf.GGUFWriter.add_string,
-    int: gguf.GGUFWriter.add_uint32,
-    float: gguf.GGUFWriter.add_float32,
-    list: gguf.GGUFWriter.add_array,
-}

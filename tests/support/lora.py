@@ -18,10 +18,12 @@ import transformers as hf
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.support.gguf_files import finish
+from tests.support.gguf_models import save_gguf
+
 # Modules that adapters cannot update: routers, heads, what latent attention absorbs, and predictors.
 _LEFT_OUT = {"gate", "router", "lm_head", "kv_b_proj", "experts", "shared_expert_gate"}
 Floats = npt.NDArray[np.float32]
-SaveGguf = Callable[[hf.PreTrainedModel, Path, str], Path]
 _STRENGTH = 0.5  # of the update of a matrix, as a part of the matrix
 
 
@@ -84,21 +86,21 @@ class RandomAdapter:
         return model
 
 
-def save_gguf_adapter(adapter: RandomAdapter, model: hf.PreTrainedModel, folder: Path, save: SaveGguf) -> Path:
-    """Write an adapter as a GGUF file. `save` writes GGUF files of the model, and shows by matrices of equal columns
-    and of equal rows where it puts the rows of each B and the columns of each A."""
+def save_gguf_adapter(adapter: RandomAdapter, model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Write an adapter as a GGUF file. GGUF files of the model show by matrices of equal columns and of equal rows
+    where they have the rows of each B and the columns of each A."""
     clone = copy.deepcopy(model)
     modules = {name: clone.get_submodule(name).weight.data for name in adapter.matrices}
     for weight in modules.values():
         weight.zero_()
-    empty = {name for name, matrix in _tensors(save(clone, folder / "probe.gguf", "F32")) if not matrix.any()}
+    empty = {name for name, matrix in _tensors(save_gguf(clone, folder / "probe.gguf", "F32")) if not matrix.any()}
     tensors: dict[str, Floats] = {}
     for name, (a, b) in adapter.matrices.items():
         lines: dict[tuple[str, str], list[Floats]] = {}
         for index in range(adapter.rank):
             for side, values in (("a", a[index : index + 1]), ("b", b[:, index : index + 1])):
                 modules[name].copy_(values.expand(modules[name].shape))
-                for tensor, matrix in _tensors(save(clone, folder / "probe.gguf", "F32")):
+                for tensor, matrix in _tensors(save_gguf(clone, folder / "probe.gguf", "F32")):
                     if tensor in empty and matrix.any():
                         lines.setdefault((tensor, side), []).append(matrix[0] if side == "a" else matrix[:, 0])
         modules[name].zero_()
@@ -117,10 +119,7 @@ def write_gguf_adapter(
     writer.add_float32("adapter.lora.alpha", alpha)
     for tensor, values in tensors.items():
         writer.add_tensor(tensor, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -52,6 +52,30 @@ def small_qwen3_5_moe() -> hf.PreTrainedModel:
     return checkpoints.build(hf.Qwen3_5MoeTextConfig(**sizes | experts | _DELTA))
 
 
+# Rows of 256 columns and more, which all block formats can have: a block of 256 spans four value heads.
+_BLOCKS_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 64,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_BLOCKS_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+    "shared_expert_intermediate_size": 256,
+}
+_HYBRIDS = {"qwen3_5": hf.Qwen3_5TextConfig, "qwen3_5_moe": hf.Qwen3_5MoeTextConfig, "qwen3_next": hf.Qwen3NextConfig}
+
+
+def small_hybrid(name: str, **changes: object) -> hf.PreTrainedModel:
+    """A random model with a gated delta network before gated attention, whose matrices are whole blocks of GGUF."""
+    experts = {} if name == "qwen3_5" else _BLOCKS_EXPERTS
+    sizes = checkpoints.sizes(256, 4, 2, 256, head_dim=64)
+    return checkpoints.build(_HYBRIDS[name](**sizes | _BLOCKS_DELTA | experts | changes))
+
+
 def small_lfm2() -> hf.PreTrainedModel:
     """The same with a short convolution before attention."""
     sizes = checkpoints.sizes(256, 4, 2, 512, layer_types=["conv", "full_attention"])

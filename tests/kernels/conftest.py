@@ -19,6 +19,12 @@ def isa(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(params=[*_parameters(), *([] if "NUMASERVE_EMULATED_AMX" in os.environ else ["reference"])])
+def interpreter(request: pytest.FixtureRequest) -> str:
+    """An instruction set, or the reference."""
+    return request.param
+
+
 @pytest.fixture(params=kv_reference.DTYPES)
 def kv_dtype(request: pytest.FixtureRequest) -> str:
     """What the KV cache keeps, one after the other."""

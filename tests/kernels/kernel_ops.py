@@ -139,15 +139,6 @@ def ungated(isa: str, a: U16, b: U16, activation: str, bias: F32 | None = None, 
     return out[:, :n]
 
 
-def rms_norm(isa: str, x: F32, weight: F32 | None, eps: float, threads: int = 1) -> U16:
-    """Normalised rows, or without a weight only rounded ones, with the padding that follows them."""
-    out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)
-    wide = np.full(out.shape, np.nan, np.float32)
-    wide[:, : x.shape[1]] = x
-    ops.rms_norm(isa, wide, x.shape[1], weight, eps, out, None, 0, False, threads)
-    return out
-
-
 def divided_norm(
     isa: str, ranks: list[tuple[range, range]], values: list[F32], weights: list[F32], eps: float, threads: int = 1
 ) -> list[list[F32]]:
@@ -179,41 +170,6 @@ def divided_norm(
     return found
 
 
-def pool(
-    isa: str,
-    x: F32,
-    sequences: list[tuple[int, int]],
-    weight: F32 | None = None,
-    *,
-    pooling: str = "last",
-    eps: float = 1e-5,
-    threads: int = 1,
-) -> F32:
-    """The vectors of sequences (first row, rows) of x, in fp32, with the padding that follows them."""
-    out = np.full((len(sequences), padded(x.shape[1])), np.nan, np.float32)
-    wide = np.full((x.shape[0], padded(x.shape[1])), np.nan, np.float32)
-    wide[:, : x.shape[1]] = x
-    ops.pool(isa, wide, np.array(sequences, np.int32), pooling, weight, x.shape[1], eps, out, threads)
-    return out
-
-
-def layer_norm(
-    isa: str, x: F32, weight: F32, bias: F32 | None, eps: float, *, in_place: bool = False, threads: int = 1
-) -> F32:
-    """Layer norms of rows in fp32, with the padding that follows them; `in_place`: where the rows were."""
-    wide = pad_columns(x)
-    out = wide if in_place else np.full_like(wide, np.nan)
-    ops.layer_norm(isa, wide, weight, bias, eps, out, threads)
-    return out
-
-
-def layer_norm_rounded(isa: str, x: F32, weight: F32, bias: F32 | None, eps: float, *, threads: int = 1) -> U16:
-    """The same in bf16."""
-    out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)
-    ops.layer_norm_rounded(isa, pad_columns(x), weight, bias, eps, out, threads)
-    return out
-
-
 def rms_norm_quantized(
     isa: str, x: F32, weight: F32 | None, eps: float, *, group: int, fused: bool, threads: int = 1
 ) -> tuple[U16, NDArray[np.int8]]:
@@ -243,22 +199,6 @@ def add_reduced(
     return out[:, : residual.shape[1]]
 
 
-def embed(
-    isa: str,
-    tokens: list[int],
-    table: U16,
-    *,
-    first_row: int,
-    scale: float,
-    added_to: F32 | None = None,
-    threads: int = 1,
-) -> F32:
-    """Rows of table [n, k], which holds the tokens from first_row on; added to those that are there."""
-    out = np.full((len(tokens), padded(table.shape[1])), np.nan, np.float32) if added_to is None else added_to.copy()
-    ops.embed(isa, np.array(tokens, np.int32), packed(table), first_row, scale, added_to is not None, out, threads)
-    return out
-
-
 class Cache:
     """KV cache of one layer [pages, kv_heads, bytes], full of NaN: what was not written must not be read. Values have
     the dimensions of keys, or `value_dim`."""
@@ -272,54 +212,6 @@ class Cache:
         k_bytes, v_bytes = (2 * each if dtype == "bf16" else each + 2 * PAD for each in elements)
         self.whole = np.full((pages, kv_heads, (k_bytes + v_bytes) // 2), GARBAGE).view(np.uint8)
         self.k, self.v = np.split(self.whole, [k_bytes], axis=2)
-
-
-def rope_store(
-    isa: str,
-    qkv: F32,
-    heads: tuple[int, int, int],
-    cache: Cache,
-    runs: list[tuple[int, int, int, int]],
-    tables: tuple[F32, F32],
-    *,
-    q_scale: F32 | None = None,
-    norm: str = "none",
-    q_norm: F32 | None = None,
-    k_norm: F32 | None = None,
-    eps: float = 0.0,
-    source: str = "projected",
-    norm_values: bool = False,
-    distance: int = 0,
-    threads: int = 1,
-) -> U16:
-    """Rotates qkv [tokens, (q + kv) * dim + kv * values] with heads = (q, kv, dim), stores K and V, returns q [tokens,
-    q, padded dim]. A run is (row, count, position, page)."""
-    q_heads, kv_heads, head_dim = heads
-    q = np.full((qkv.shape[0], q_heads, padded(head_dim)), GARBAGE)
-    pages = np.array(runs, np.int32)
-    ops.rope_store(
-        isa,
-        qkv,
-        q_heads,
-        kv_heads,
-        head_dim,
-        cache.value_dim,
-        *tables,
-        q_scale,
-        norm,
-        q_norm,
-        k_norm,
-        eps,
-        pages,
-        q,
-        cache.whole,
-        cache.dtype,
-        source,
-        norm_values,
-        distance,
-        threads,
-    )
-    return q
 
 
 def attention(
@@ -435,14 +327,22 @@ def token_logprobs(isa: str, logits: F32, token: int, num_top: int) -> TokenLogp
 
 
 def assert_within(result: NDArray, value: NDArray, bound: NDArray | float) -> None:
-    """Asserts |result - value| <= bound for each element; result may be the bits of bf16."""
-    wide = (from_bf16(result) if result.dtype == np.uint16 else result).astype(np.float64)
-    assert np.isfinite(wide).all()
-    excess = np.abs(wide - value) - bound
+    """Asserts |result - value| <= bound for each element, and no number where the value is none; result may be the bits
+    of bf16."""
+    wide, none = widened(result), np.isnan(value)
+    np.testing.assert_array_equal(np.isnan(wide), none)
+    excess = np.where(none, -np.inf, np.abs(wide - value) - bound)
+    if excess.size == 0:
+        return
     worst = np.unravel_index(np.argmax(excess), excess.shape)
     assert excess[worst] <= 0, (
         f"{wide[worst]} instead of {value[worst]} at {worst}: {excess[worst]:.3g} beyond the bound"
     )
+
+
+def widened(x: NDArray) -> NDArray[np.float64]:
+    """x, which may be the bits of bf16, in fp64."""
+    return (from_bf16(x) if x.dtype == np.uint16 else x).astype(np.float64)
 
 
 def route(

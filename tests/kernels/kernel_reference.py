@@ -62,6 +62,8 @@ def activation(name: str, x: F64) -> F64:
         return x * np.vectorize(statistics.NormalDist().cdf)(x)
     if name in ("silu", "swiglu_oai"):
         return x / (1 + np.exp(-x * (1.0 if name == "silu" else 1.702)))
+    if name in ("tanh", "relu", "none"):
+        return np.tanh(x) if name == "tanh" else np.maximum(x, 0.0) if name == "relu" else x
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
@@ -88,6 +90,23 @@ def rms_norm(x: NDArray[np.floating], weight: F32, eps: float) -> Bounded:
     wide = x.astype(np.float64)
     value = wide / np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + eps) * weight
     return value, (accumulation(x.shape[-1]) + 8 * FP32) * np.abs(value)
+
+
+def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> Bounded:
+    """Rows of x at a mean of zero and a variance of one, times weight, plus bias. The sums round by their number of
+    terms, next to the largest of a row."""
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(1, keepdims=True)
+    scale = 1 / np.sqrt(np.square(centred).mean(1, keepdims=True) + eps)
+    value = centred * scale * weight + (0.0 if bias is None else bias)
+    largest = np.abs(wide).max(1, keepdims=True) * scale * np.abs(weight)
+    return value, (accumulation(x.shape[1]) + 8 * FP32) * (largest + np.abs(value))
+
+
+def in_bf16(of: Bounded) -> Bounded:
+    """A result rounded to bf16."""
+    value, bound = of
+    return value, bound + BF16 * np.abs(value)
 
 
 def rope(x: F64, cos: F32, sin: F32) -> F64:
@@ -121,26 +140,26 @@ def attention(
     """
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("qhd,khd->hqk", q, k) * scale
-    off = accumulation(q.shape[2]) * np.einsum("qhd,khd->hqk", np.abs(q), np.abs(k)) * scale
+    q, k, v = (each.swapaxes(0, 1) for each in (q, k, v))  # of each head
+    scores = q @ k.swapaxes(1, 2) * scale
+    off = accumulation(q.shape[2]) * (np.abs(q) @ np.abs(k).swapaxes(1, 2)) * scale
     if softcap > 0:
         scores = softcap * np.tanh(scores / softcap)
         off = off + 8 * FP32 * softcap
-    position = start + np.arange(q.shape[0])[:, None]
-    key = np.arange(k.shape[0])[None]
+    position = start + np.arange(q.shape[1])[:, None]
+    key = np.arange(k.shape[1])[None]
     first = position // window * window if aligned else position - window + 1 if window > 0 else 0 * position
     seen = (key <= position) & (key >= first)
     if bidirectional:
-        seen = np.abs(key - position) <= (window or k.shape[0])
+        seen = np.abs(key - position) <= (window or k.shape[1])
     scores = np.where(seen, scores, -np.inf)
-    sink = np.full((q.shape[1], 1, 1), -np.inf) if sinks is None else sinks.astype(np.float64)[:, None, None]
+    sink = np.full((len(q), 1, 1), -np.inf) if sinks is None else sinks.astype(np.float64)[:, None, None]
     peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)
     weights = np.exp(scores - peak)
     weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - peak)
-    value = np.einsum("hqk,khd->qhd", weights, v)
-    magnitude = np.einsum("hqk,khd->qhd", weights, np.abs(v))
-    factor = 2 * BF16 + 2 * 3e-6 + 2 * off.max() + accumulation(k.shape[0]) + 32 * FP32
-    return value, factor * magnitude + BF16 * np.abs(value)
+    value, magnitude = ((weights @ each).swapaxes(0, 1) for each in (v, np.abs(v)))
+    factor = 2 * BF16 + 2 * 3e-6 + 2 * off.max() + accumulation(k.shape[1]) + 32 * FP32
+    return value, factor * magnitude + BF16 * np.abs(value) + 1e-30
 
 
 def pack_k(k: U16) -> U16:

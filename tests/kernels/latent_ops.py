@@ -1,28 +1,11 @@
 """The native operations of multi-head latent attention on arrays of any shape; see kernel_ops."""
 
-from dataclasses import dataclass
-
 import kernel_reference as reference
 import numaserve_kernel_tests as ops
 import numpy as np
 from kernel_ops import GARBAGE
-from kernel_reference import F32, PAGE, U16
+from kernel_reference import PAGE, U16
 from numpy.typing import NDArray
-
-
-@dataclass(frozen=True)
-class Dims:
-    """Query heads, and sizes: of a query's part without positions, its rotated part, and the latent."""
-
-    heads: int
-    nope: int
-    rope: int
-    latent: int
-
-    @property
-    def query(self) -> int:
-        """Of an absorbed query, and of a token of the cache."""
-        return self.latent + self.rope
 
 
 def make_cache(pages: int, dim: int) -> NDArray[np.uint8]:
@@ -35,36 +18,6 @@ def put(cache: NDArray[np.uint8], tokens: U16, pages: list[int]) -> None:
     for index, page in enumerate(pages):
         part = tokens[index * PAGE : (index + 1) * PAGE]
         cache[page] = reference.pack_k(np.pad(part, [(0, PAGE - len(part)), (0, 0)])).view(np.uint8)
-
-
-def take(cache: NDArray[np.uint8], pages: list[int]) -> U16:
-    """Bits of the tokens of pages, [positions, dim]."""
-    return np.concatenate([reference.unpack_k(cache[page].view(np.uint16)) for page in pages])
-
-
-def store(
-    isa: str,
-    q: F32,
-    kv: F32,
-    dims: Dims,
-    cache: NDArray[np.uint8],
-    runs: list[tuple[int, int, int, int]],
-    tables: tuple[F32, F32],
-    norm: F32,
-    eps: float,
-    threads: int = 1,
-    *,
-    q_scale: F32 | None = None,
-) -> tuple[U16, U16]:
-    """Takes q [tokens, heads * (nope + rope)] apart and stores kv [tokens, latent + rope]; a run is (row, count,
-    position, page). Returns the parts without positions [tokens, heads, nope], and the rotated ones."""
-    nope = np.full((len(q), dims.heads * dims.nope), GARBAGE)
-    query = np.full((len(q), dims.heads, dims.query), GARBAGE)
-    pages = np.array(runs, np.int32)
-    sizes = (dims.heads, dims.nope, dims.latent)
-    ops.latent_store(isa, q, kv, *sizes, *tables, q_scale, norm, eps, pages, nope, query, cache, threads)
-    assert (query[..., : dims.latent] == GARBAGE).all()
-    return nope.reshape(len(q), dims.heads, dims.nope), query[..., dims.latent :]
 
 
 def attention(

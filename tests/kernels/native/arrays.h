@@ -18,7 +18,7 @@ namespace numaserve {
 // Adds single AMX instructions.
 void bind_amx(nanobind::module_& ops);
 
-// Adds rope_store and attention.
+// Adds attention.
 void bind_attention(nanobind::module_& ops);
 
 // Adds the plan of a step's attention.
@@ -26,15 +26,11 @@ void bind_attention_plan(nanobind::module_& ops);
 
 // Adds route, weigh_row and combine.
 void bind_moe(nanobind::module_& ops);
-void bind_recurrent(nanobind::module_& ops);
-
-// Adds embed, layer_inputs, and products of rows.
-void bind_rows(nanobind::module_& ops);
 
 // Adds sample, token_logprobs and what tells whether a row of logits is usable.
 void bind_sampling(nanobind::module_& ops);
 
-// Adds the store and the attention of multi-head latent attention.
+// Adds multi-head latent attention.
 void bind_latent(nanobind::module_& ops);
 
 template <class T, int kDims>

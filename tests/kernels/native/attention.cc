@@ -36,61 +36,6 @@ void require_dims(int32_t head_dim, int32_t value_dim) {
           "a head has the wrong size");
 }
 
-void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
-                int32_t value_dim, Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_scale,
-                const std::string& norm, Maybe<const float, 1> q_norm, Maybe<const float, 1> k_norm, float eps,
-                Array<const int32_t, 2> runs, Array<bf16, 3> q, CacheBytes cache, const std::string& kv_dtype_name,
-                const std::string& source, bool norm_values, int32_t distance, int threads) {
-  const KernelTable& table = *table_by_name(isa);
-  if (distance == 0) distance = static_cast<int32_t>(size(cos, 1));
-  require_dims(head_dim, value_dim);
-  require(distance >= size(cos, 1) && distance + size(cos, 1) <= head_dim, "a head is too narrow for its rotation");
-  const HeadGeometry heads{.q_heads = q_heads, .kv_heads = kv_heads, .head_dim = head_dim, .value_dim = value_dim};
-  const KvSource from = kv_source_of(source);
-  const int32_t keys = from == KvSource::kCached ? 0 : kv_heads, values = from == KvSource::kProjected ? kv_heads : 0;
-  require(size(qkv, 1) >= (q_heads + keys) * head_dim + values * value_dim, "qkv has too few columns");
-  require(size(cos, 0) == size(sin, 0) && size(cos, 1) == size(sin, 1), "cos and sin differ in shape");
-  require(size(q, 0) >= size(qkv, 0) && size(q, 1) == q_heads && size(q, 2) == round_up(head_dim, kTileK),
-          "q has the wrong shape");
-  require((!q_norm || size(*q_norm, 0) >= head_dim) && (!k_norm || size(*k_norm, 0) >= head_dim),
-          "a norm is too short");
-  require(!q_scale || size(*q_scale, 0) == size(cos, 0), "there is no factor for each position");
-  require(size(runs, 1) == 4, "a run is row, count, position, page");
-  std::vector<PageRun> page_runs;
-  for (int64_t i = 0; i < size(runs, 0); ++i) {
-    const int32_t* run = runs.data() + 4 * i;
-    require(run[0] >= 0 && run[1] >= 1 && run[0] + run[1] <= size(qkv, 0) && run[2] >= 0 &&
-                run[2] % kPageTokens + run[1] <= kPageTokens && run[2] + run[1] <= size(cos, 0) && run[3] >= 0 &&
-                run[3] < size(cache, 0),
-            "a run is out of range");
-    page_runs.push_back({.row = run[0], .count = run[1], .position = run[2], .page = run[3]});
-  }
-  const RopeStoreArgs args{.qkv = qkv.data(),
-                           .ld = size(qkv, 1),
-                           .q_heads = q_heads,
-                           .kv_heads = kv_heads,
-                           .head_dim = head_dim,
-                           .head_tiles = heads.head_tiles(),
-                           .value_dim = value_dim,
-                           .value_tiles = heads.value_tiles(),
-                           .cos = cos.data(),
-                           .sin = sin.data(),
-                           .rot_dim = static_cast<int32_t>(2 * size(cos, 1)),
-                           .distance = distance,
-                           .q_scale = data_or_null(q_scale),
-                           .source = from,
-                           .norm = head_norm_of(norm),
-                           .q_norm = data_or_null(q_norm),
-                           .k_norm = data_or_null(k_norm),
-                           .norm_values = norm_values,
-                           .eps = eps,
-                           .q = q.data(),
-                           .kv = kv_layer(cache, kv_dtype_name, heads),
-                           .runs = page_runs.data(),
-                           .num_runs = static_cast<int64_t>(page_runs.size())};
-  play_threads(threads, [&](int thread) { table.rope_store(args, thread, threads); });
-}
-
 // All work of one block of query rows: in one item, or in items of some of the blocks that it sees, and a merge.
 void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, BlockCut cut, std::byte* scratch) {
   const AttentionSequence& sequence = args.sequences[item.sequence];
@@ -209,9 +154,6 @@ void attention(const std::string& isa, Array<const bf16, 3> q, std::pair<int32_t
 }  // namespace
 
 void bind_attention(nb::module_& ops) {
-  ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "cos"_a,
-          "sin"_a, "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a,
-          "cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "others"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a,
           "sequences"_a, "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "bidirectional"_a,
           "sinks"_a.none(), "joined_blocks"_a, "blocks_per_item"_a, "rows_per_item"_a, "out"_a, "tiled"_a = false);

@@ -307,8 +307,6 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   bind_attention_plan(ops);
   bind_latent(ops);
   bind_moe(ops);
-  bind_recurrent(ops);
-  bind_rows(ops);
   bind_sampling(ops);
 }
 

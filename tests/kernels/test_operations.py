@@ -1,0 +1,15 @@
+"""One table of operations: what each is given, and what float64 makes of it."""
+
+import cache_cases
+import numpy as np
+import pytest
+import recurrent_cases
+import row_cases
+from one_operation import check
+
+CASES = row_cases.CASES | recurrent_cases.CASES | cache_cases.CASES
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_is_that_of_float64(interpreter: str, rng: np.random.Generator, name: str) -> None:
+    check(CASES[name](rng), interpreter)

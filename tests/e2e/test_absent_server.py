@@ -26,6 +26,7 @@ def server() -> Iterator[RealServer]:
         yield made
 
 
+@pytest.mark.spread("everybody")
 @pytest.mark.parametrize("everybody", [False, True], ids=["the front end", "everybody"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_no_worker_is_ended_for_an_absence_and_the_stream_goes_on(

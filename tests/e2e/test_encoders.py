@@ -18,6 +18,9 @@ from tests.support import encoders, gguf_encoders
 from tests.support.rank_group import RankGroup
 from tests.support.sentence_folder import write_dense, write_modules
 
+# Kernels are compared on every instruction set in tests/kernels: here each encoder runs on one.
+pytestmark = pytest.mark.spread("isa")
+
 TEXTS = encoders.texts(7)
 
 
@@ -62,6 +65,7 @@ def test_vectors_are_those_of_transformers(name: str, tp: int, isa: str, tmp_pat
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
+@pytest.mark.spread("masked")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", encoders.CONFIGS)
 def test_the_reference_is_exact(name: str, masked: bool, tmp_path: Path) -> None:
@@ -88,6 +92,7 @@ def test_gguf_files_hold_the_same_encoders(name: str, tp: int, tmp_path: Path) -
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
+@pytest.mark.spread("pooling")
 @pytest.mark.parametrize("tp", [1, 2, 3])
 @pytest.mark.parametrize("pooling", [None, PoolingType.RANK])
 @pytest.mark.parametrize("name", gguf_encoders.CLASSIFIERS)
@@ -118,9 +123,11 @@ def test_quantized_gguf_files_state_the_pooling(name: str, tmp_path: Path) -> No
 
 
 # Weights of fp8 (e4m3) have three bits after the leading one: each is off by 2 % on average.
-@pytest.mark.parametrize(("quantization", "least"), [("int8", 0.999), ("fp8", 0.995)])
+@pytest.mark.spread("quantization")
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
 @pytest.mark.parametrize("name", encoders.CONFIGS)
-def test_quantized_weights_keep_vectors_near(name: str, quantization: str, least: float, tmp_path: Path) -> None:
+def test_quantized_weights_keep_vectors_near(name: str, quantization: str, tmp_path: Path) -> None:
+    least = {"int8": 0.999, "fp8": 0.995}[quantization]
     model = encoders.random_encoder(name)
     exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
     with make_group(encoders.save(name, model, tmp_path), 2, formats=WeightFormats(linear=quantization)) as group:
@@ -155,6 +162,7 @@ def test_a_score_has_the_same_bits_in_any_company(name: str, tp: int, tmp_path: 
         assert embedded(group, TEXTS[:4], 10) + embedded(group, TEXTS[4:], 11) == alone
 
 
+@pytest.mark.spread("backend")
 @pytest.mark.parametrize("backend", ["native", "reference"])
 @pytest.mark.parametrize("name", encoders.CLASSIFIERS)
 def test_logits_are_as_near_as_those_of_transformers_in_bf16(name: str, backend: str, tmp_path: Path) -> None:

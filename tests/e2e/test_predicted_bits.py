@@ -47,6 +47,7 @@ def twins(tp: int, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield group
 
 
+@pytest.mark.spread("isa")
 def test_one_that_computes_what_the_model_does_is_always_right(twins: RankGroup) -> None:
     requests = [each for each in random_requests() if not each.sampling.has_penalties]
     right, wrong = right_and_wrong(twins, [replace(each, prompt=[START, *each.prompt[1:]]) for each in requests])

@@ -44,42 +44,42 @@ ALLOWED = 1.15
 POSITIONS = 400
 TEXTS = [np.random.default_rng(0).integers(3, checkpoints.VOCAB, POSITIONS + 1).tolist()]
 
+pytestmark = pytest.mark.spread("activations", "skipped")
+with_activations = pytest.mark.parametrize("activations", get_args(ActivationDtype))
 
-BOTH: tuple[ActivationDtype, ...] = get_args(ActivationDtype)
 
-
-def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, *dtypes: ActivationDtype) -> None:
-    """Serve the checkpoint with activations of each of `dtypes`, which all have the same reference."""
+def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, activations: ActivationDtype) -> None:
     stored = load_model_config(path).stored
     matrix = stored.get("layers.0.self_attn.o_proj", next(iter(stored.values())))
     native, group = matrix.native, matrix.group or 128
     reference = transformers_scores(model, TEXTS)
 
     in_bf16 = Distance.between(transformers_scores(copy.deepcopy(model).to(torch.bfloat16), TEXTS), reference)
-    for activations in dtypes:
-        delta, disagreements = in_bf16.mean_delta, in_bf16.disagreements
-        if native == "int8" or (native in INTEGER_GROUPS and activations == "int8"):
-            unit = 0 if native == "int8" else min(group, 128)
-            how: dict[str, Any] = {"group": unit, "head": "lm_head" in stored}
-            played = transformers_scores(play_inputs(copy.deepcopy(model), **how), TEXTS, how)
-            rounded = Distance.between(played, reference)
-            delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
-        found = Distance.between(served_scores(path, 2, TEXTS, WeightFormats(activations=activations)), reference)
-        assert found.mean_delta <= ALLOWED * delta, activations
-        # A count: four standard deviations.
-        assert found.disagreements <= disagreements + 4 * math.sqrt(disagreements), activations
+    delta, disagreements = in_bf16.mean_delta, in_bf16.disagreements
+    if native == "int8" or (native in INTEGER_GROUPS and activations == "int8"):
+        unit = 0 if native == "int8" else min(group, 128)
+        how: dict[str, Any] = {"group": unit, "head": "lm_head" in stored}
+        played = transformers_scores(play_inputs(copy.deepcopy(model), **how), TEXTS, how)
+        rounded = Distance.between(played, reference)
+        delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
+    found = Distance.between(served_scores(path, 2, TEXTS, WeightFormats(activations=activations)), reference)
+    assert found.mean_delta <= ALLOWED * delta
+    # A count: four standard deviations.
+    assert found.disagreements <= disagreements + 4 * math.sqrt(disagreements)
 
 
+@with_activations
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_published_layout_is_served(layout: str, tmp_path: Path) -> None:
+def test_a_published_layout_is_served(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
     model = small_llama()
-    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, *BOTH)
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
 
 
+@with_activations
 @pytest.mark.parametrize("layout", ["gptq asymmetric", "awq", "w4a16", "w8a8", "fp8 blocks", "modelopt nvfp4"])
-def test_experts_are_served_as_published(layout: str, tmp_path: Path) -> None:
+def test_experts_are_served_as_published(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
     model = small_qwen2_moe()
-    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, *BOTH)
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
 
 
 @pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks", "nvfp4"])
@@ -140,6 +140,7 @@ def test_kimi_linear_is_served_as_published(layout: str, skipped: tuple[str, ...
     assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 
+@pytest.mark.spread("make")
 @pytest.mark.parametrize("make", [small_qwen3_5, small_qwen3_5_moe])
 @pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
 def test_delta_networks_are_served_as_published(
@@ -149,6 +150,7 @@ def test_delta_networks_are_served_as_published(
     assert_as_close_as_the_arithmetic(save_qwen3_5(model, tmp_path, layout), model, "bf16")
 
 
+@pytest.mark.spread("layout")
 @pytest.mark.parametrize("make", [small_lfm2, small_lfm2_moe, small_granite_hybrid])
 @pytest.mark.parametrize("layout", ["gptq", "fp8 blocks"])
 def test_other_recurrent_layers_are_served_as_published(
@@ -158,6 +160,7 @@ def test_other_recurrent_layers_are_served_as_published(
     assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, "bf16")
 
 
+@pytest.mark.spread("kind")
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("make", [small_lfm2, small_granite_hybrid])
 def test_other_recurrent_layers_of_a_gguf_file_are_served(
@@ -168,6 +171,7 @@ def test_other_recurrent_layers_of_a_gguf_file_are_served(
     assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 
+@pytest.mark.spread("kind")
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "qwen3_next"])
 def test_delta_networks_of_a_gguf_file_are_served(name: str, kind: str, tmp_path: Path) -> None:
@@ -176,11 +180,13 @@ def test_delta_networks_of_a_gguf_file_are_served(name: str, kind: str, tmp_path
     assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 
+@with_activations
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)
-def test_a_gguf_file_is_served(kind: str, tmp_path: Path) -> None:
-    assert_gguf_is_served(hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512)), kind, tmp_path, *BOTH)
+def test_a_gguf_file_is_served(kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
+    assert_gguf_is_served(hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512)), kind, tmp_path, activations)
 
 
+@pytest.mark.spread("kind")
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("experts", [hf.MixtralConfig, hf.Qwen3MoeConfig])
 def test_experts_of_a_gguf_file_are_served(experts: type[hf.PreTrainedConfig], kind: str, tmp_path: Path) -> None:
@@ -188,6 +194,7 @@ def test_experts_of_a_gguf_file_are_served(experts: type[hf.PreTrainedConfig], k
     assert_gguf_is_served(experts(**sizes, num_local_experts=6, norm_topk_prob=True), kind, tmp_path, "bf16")
 
 
+@pytest.mark.spread("kind")
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("latent", [hf.DeepseekV2Config, hf.DeepseekV3Config])
 def test_latents_of_a_gguf_file_are_served(latent: type[hf.PreTrainedConfig], kind: str, tmp_path: Path) -> None:
@@ -197,7 +204,7 @@ def test_latents_of_a_gguf_file_are_served(latent: type[hf.PreTrainedConfig], ki
     assert_gguf_is_served(config, kind, tmp_path, "bf16")
 
 
-def assert_gguf_is_served(config: hf.PreTrainedConfig, kind: str, tmp_path: Path, *dtypes: ActivationDtype) -> None:
+def assert_gguf_is_served(config: hf.PreTrainedConfig, kind: str, tmp_path: Path, activations: ActivationDtype) -> None:
     model = checkpoints.build(config)
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
-    assert_as_close_as_the_arithmetic(path, model, *dtypes)
+    assert_as_close_as_the_arithmetic(path, model, activations)

@@ -33,6 +33,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return make_subject(request.param, tmp_path_factory.mktemp("model"))
 
 
+@pytest.mark.spread("formats")
 @pytest.mark.parametrize("formats", FORMATS, ids=lambda each: f"{each.linear}-{each.activations}")
 @pytest.mark.parametrize("tp", [1, 2, 3])
 def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(

@@ -45,6 +45,7 @@ def group(tp: int, isa: str, family: str, tmp_path_factory: pytest.TempPathFacto
         yield group
 
 
+@pytest.mark.spread("isa")
 @pytest.mark.parametrize("ahead", [1, 2])
 @pytest.mark.parametrize("wrong", [2, 6])
 def test_draft_tokens_of_the_front_end_change_no_bit(group: RankGroup, ahead: int, wrong: int) -> None:

@@ -56,6 +56,7 @@ def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> Path:
     return models[request.param]
 
 
+@pytest.mark.spread("formats")
 @pytest.mark.parametrize("formats", [BF16_WEIGHTS, *QUANTIZED[:2]], ids=["bf16", "int8", "int4"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model: Path, tmp_path: Path) -> None:

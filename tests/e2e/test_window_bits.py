@@ -83,6 +83,7 @@ def test_drafts_change_no_bit(name: str, tmp_path: Path, monkeypatch: pytest.Mon
         assert min(traffic.scheduler.drafted["played", right] for right in (True, False)) > 100
 
 
+@pytest.mark.spread("kv_cache_dtype")
 @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8_e4m3"])
 @pytest.mark.parametrize("name", WITH_SINKS)
 def test_codes_of_a_byte_change_no_bit(name: str, kv_cache_dtype: str, tmp_path: Path) -> None:

@@ -11,209 +11,24 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.settings import ModelSettings
-from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.mixers.gated_attention import GatedAttention
 from numaserve.workers.layers.mixers.gated_delta import GatedDelta
-from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from safetensors.torch import load_file
 from test_loader import edit_tensors
-from test_model_config import write
 from test_quantized_loading import assert_same_logits, matrices
 
 from tests.support import checkpoints
-from tests.support.models import layers_of, layers_with_experts, the_only
+from tests.support.models import layers_of
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import save_published, save_qwen3_5, small_qwen3_5, small_qwen3_5_moe
 
-# As published, without what has no meaning here.
-ROPE = {
-    "mrope_interleaved": True,
-    "mrope_section": [11, 11, 10],
-    "partial_rotary_factor": 0.25,
-    "rope_theta": 10000000,
-    "rope_type": "default",
-}
-TEXT_27B: dict[str, Any] = {
-    "attention_bias": False,
-    "attn_output_gate": True,
-    "eos_token_id": 248044,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "hidden_act": "silu",
-    "hidden_size": 5120,
-    "intermediate_size": 17408,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 48,
-    "linear_value_head_dim": 128,
-    "mamba_ssm_dtype": "float32",
-    "max_position_embeddings": 262144,
-    "mlp_only_layers": [],
-    "model_type": "qwen3_5_text",
-    "mtp_num_hidden_layers": 1,
-    "mtp_use_dedicated_embeddings": False,
-    "num_attention_heads": 24,
-    "num_hidden_layers": 64,
-    "num_key_value_heads": 4,
-    "output_gate_type": "swish",
-    "rms_norm_eps": 1e-06,
-    "rope_parameters": ROPE,
-    "tie_word_embeddings": False,
-    "vocab_size": 248320,
-}
-TEXT_35B_A3B: dict[str, Any] = {key: each for key, each in TEXT_27B.items() if key != "intermediate_size"} | {
-    "hidden_size": 2048,
-    "linear_num_value_heads": 32,
-    "model_type": "qwen3_5_moe_text",
-    "moe_intermediate_size": 512,
-    "num_attention_heads": 16,
-    "num_experts": 256,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "shared_expert_intermediate_size": 512,
-}
 OUTER: dict[str, Any] = {
     "image_token_id": 248056,
     "tie_word_embeddings": False,
     "vision_config": {"depth": 27, "hidden_size": 1152, "out_hidden_size": 5120},
 }
-QWEN3_5 = OUTER | {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": TEXT_27B}
-QWEN3_5_MOE = OUTER | {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "text_config": TEXT_35B_A3B}
-QWEN3_NEXT: dict[str, Any] = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "bos_token_id": 151643,
-    "decoder_sparse_step": 1,
-    "eos_token_id": 151645,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "hidden_act": "silu",
-    "hidden_size": 2048,
-    "intermediate_size": 5120,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 262144,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 512,
-    "norm_topk_prob": True,
-    "num_attention_heads": 16,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 2,
-    "partial_rotary_factor": 0.25,
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": None,
-    "rope_theta": 10000000,
-    "shared_expert_intermediate_size": 512,
-    "tie_word_embeddings": False,
-    "vocab_size": 151936,
-}
 Tensors = dict[str, torch.Tensor]
-
-
-def full_layers(config: ModelConfig) -> list[int]:
-    return [index for index, block in enumerate(config.decoder.blocks) if isinstance(block.attention, GatedAttention)]
-
-
-@pytest.mark.parametrize(
-    ("values", "value_heads", "heads", "layers"),
-    [(QWEN3_5, 48, (24, 4), 64), (QWEN3_5_MOE, 32, (16, 2), 40), (QWEN3_NEXT, 32, (16, 2), 48)],
-    ids=["27B", "35B-A3B", "Next"],
-)
-def test_the_published_models_are_read(
-    values: dict[str, Any], value_heads: int, heads: tuple[int, int], layers: int, tmp_path: Path
-) -> None:
-    config = load_model_config(write(tmp_path, **values))
-    delta, attention = the_only(config, GatedDelta), the_only(config, GatedAttention)
-    assert (delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim) == (16, value_heads, 128, 128)
-    assert (delta.taps, delta.eps) == (4, 1e-6)
-    assert (attention.query_heads, attention.kv_heads, attention.head_dim) == (*heads, 256)
-    rope = attention.rotation.rope
-    assert (rope.kind, rope.theta, rope.rotary_dim) == ("default", 1e7, 64)
-    assert (config.num_layers, full_layers(config)) == (layers, list(range(3, layers, 4)))
-    assert config.skipped_layers == 1
-    assert (config.left_out != ()) == ("vision_config" in values)
-    assert load_model_config(tmp_path, ModelSettings(mtp=True)).decoder.predictor is not None
-
-
-def test_the_experts_are_those_of_the_published_models(tmp_path: Path) -> None:
-    for name, values, count, top_k in (("35B", QWEN3_5_MOE, 256, 8), ("80B", QWEN3_NEXT, 512, 10)):
-        config = load_model_config(write(tmp_path / name, **values))
-        experts = the_only(config, Experts)
-        assert (experts.routing.num_experts, experts.routing.top_k, experts.intermediate) == (count, top_k, 512)
-        assert (experts.shared, experts.routing.shared_gate) == (512, True)
-        assert (experts.routing.renormalize, experts.routing.scoring) == (True, "softmax")
-        assert layers_with_experts(config) == tuple(range(config.num_layers))
-    dense = load_model_config(write(tmp_path / "27B", **QWEN3_5))
-    assert the_only(dense, Mlp).intermediate == 17408
-
-
-@pytest.mark.parametrize(
-    ("config_class", "architecture"),
-    [
-        (hf.Qwen3_5TextConfig, "Qwen3_5ForCausalLM"),
-        (hf.Qwen3_5MoeTextConfig, "Qwen3_5MoeForCausalLM"),
-        (hf.Qwen3NextConfig, "Qwen3NextForCausalLM"),
-    ],
-)
-def test_what_a_config_leaves_out_has_the_default_of_transformers(
-    config_class: type[hf.PreTrainedConfig], architecture: str, tmp_path: Path
-) -> None:
-    sizes = {key: TEXT_27B[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size")}
-    sizes |= {"intermediate_size": 512, "max_position_embeddings": 32768}
-    expected = config_class(**sizes)
-    config = load_model_config(write(tmp_path, architectures=[architecture], **sizes))
-    delta, attention = the_only(config, GatedDelta), the_only(config, GatedAttention)
-    assert delta.key_heads == expected.linear_num_key_heads
-    assert delta.value_heads == expected.linear_num_value_heads
-    assert (delta.key_dim, delta.value_dim) == (expected.linear_key_head_dim, expected.linear_value_head_dim)
-    assert (delta.taps, attention.head_dim) == (expected.linear_conv_kernel_dim, expected.head_dim)
-    assert attention.kv_heads == expected.num_key_value_heads
-    assert attention.rotation.rope.rotary_dim == expected.head_dim // 4
-    kinds = [expected.layer_types[index] for index in full_layers(config)]
-    assert kinds == ["full_attention"] * expected.layer_types.count("full_attention")
-    if hasattr(expected, "num_experts"):
-        routing = the_only(config, Experts).routing
-        assert (routing.num_experts, routing.top_k) == (expected.num_experts, expected.num_experts_per_tok)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"layer_types": ["linear_attention", "sliding_attention"] * 32},
-            "'sliding_attention', which is not supported",
-        ),
-        (
-            {"layer_types": ["linear_attention"] * 64},
-            "all 64 layers are of kind linear_attention; a model of this family",
-        ),
-        ({"full_attention_interval": 1}, "all 64 layers are of kind full_attention"),
-        ({"layer_types": ["linear_attention"]}, "layer_types must be a list of 64 strings"),
-        ({"linear_num_value_heads": 40}, "linear_num_value_heads=40 must be a multiple of linear_num_key_heads=16"),
-        ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim must be an integer from 2 to 8, not 1"),
-        ({"linear_conv_kernel_dim": 9}, "linear_conv_kernel_dim must be an integer from 2 to 8, not 9"),
-        ({"linear_key_head_dim": 0}, "linear_key_head_dim must be an integer from 1 to 512, not 0"),
-        ({"attn_output_gate": False}, "attn_output_gate=False is not supported"),
-        ({"output_gate_type": "sigmoid"}, "output_gate_type='sigmoid' is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
-        ({"mtp_use_dedicated_embeddings": True}, "mtp_use_dedicated_embeddings=True is not supported"),
-    ],
-)
-def test_what_no_family_has_is_one_clear_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, **QWEN3_5 | {"text_config": TEXT_27B | changes})
-    with pytest.raises(OperatorError, match=re.escape(message)) as error:
-        load_model_config(folder)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture

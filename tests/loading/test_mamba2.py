@@ -5,22 +5,17 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.mixers.mamba2 import Mamba2
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.rope import UNROTATED
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from safetensors.torch import load_file
 from test_loader import edit_tensors
-from test_model_config import write
 from test_quantized_loading import assert_same_logits, matrices
 
 from tests.support import checkpoints
@@ -28,72 +23,7 @@ from tests.support.models import the_only
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import save_published, small_granite_hybrid
 
-# As published, without what has no meaning here.
-GRANITE_TINY: dict[str, Any] = {
-    "architectures": ["GraniteMoeHybridForCausalLM"],
-    "attention_multiplier": 0.0078125,
-    "embedding_multiplier": 12,
-    "hidden_size": 1536,
-    "intermediate_size": 512,
-    "layer_types": ["attention" if layer in (5, 15, 25, 35) else "mamba" for layer in range(40)],
-    "logits_scaling": 6,
-    "mamba_chunk_size": 256,
-    "mamba_conv_bias": True,
-    "mamba_d_conv": 4,
-    "mamba_d_head": 64,
-    "mamba_d_state": 128,
-    "mamba_expand": 2,
-    "mamba_n_groups": 1,
-    "mamba_n_heads": 48,
-    "mamba_proj_bias": False,
-    "max_position_embeddings": 131072,
-    "num_attention_heads": 12,
-    "num_experts_per_tok": 6,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 4,
-    "num_local_experts": 64,
-    "position_embedding_type": "nope",
-    "residual_multiplier": 0.22,
-    "rms_norm_eps": 1e-05,
-    "shared_intermediate_size": 1024,
-    "tie_word_embeddings": True,
-    "vocab_size": 100352,
-}
 Tensors = dict[str, torch.Tensor]
-
-
-def attending(config: ModelConfig) -> list[int]:
-    return [index for index, block in enumerate(config.decoder.blocks) if isinstance(block.attention, Attention)]
-
-
-def test_granite_is_read_as_published(tmp_path: Path) -> None:
-    config = load_model_config(write(tmp_path, **GRANITE_TINY))
-    space, experts = the_only(config, Mamba2), the_only(config, Experts)
-    assert (space.groups, space.heads, space.state_dim, space.head_dim, space.taps) == (1, 48, 128, 64, 4)
-    assert (space.eps, space.least_step, space.most_step, space.convolution_has_bias) == (1e-5, 0.0, math.inf, True)
-    assert (experts.routing.num_experts, experts.routing.top_k) == (64, 6)
-    assert (experts.intermediate, experts.shared) == (512, 1024)
-    assert (experts.routing.scoring, experts.routing.renormalize) == ("softmax", True)
-    assert attending(config) == [5, 15, 25, 35]
-    assert the_only(config, Attention).rotation.rope == UNROTATED
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mamba_n_heads": 50}, "mamba_n_heads=50 times mamba_d_head=64 must be mamba_expand * hidden"),
-        ({"mamba_n_groups": 5}, "mamba_n_heads=48 must be a multiple of mamba_n_groups=5"),
-        ({"mamba_proj_bias": True}, "mamba_proj_bias=True is not supported"),
-        ({"mamba_d_conv": 9}, "mamba_d_conv must be an integer from 2 to 8, not 9"),
-        ({"time_step_limit": [1.0]}, "time_step_limit must be a list of two numbers in ascending order"),
-        ({"time_step_limit": [2.0, 1.0]}, "time_step_limit must be a list of two numbers"),
-        ({"time_step_limit": [0.0, math.nan]}, "time_step_limit must be a list of two numbers"),
-    ],
-)
-def test_what_no_model_has_is_one_clear_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=re.escape(message)) as error:
-        load_model_config(write(tmp_path, **GRANITE_TINY | changes))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

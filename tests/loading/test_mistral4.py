@@ -2,18 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import BF16_WEIGHTS
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.mixers.latent_attention import LatentAttention
-from numaserve.workers.models.config.rope import query_scale
 from numaserve.workers.models.load import load_model_config
+from published_decoders import MISTRAL4
 from safetensors.torch import load_file
 from test_gguf_deepseek import as_folder, packed
 from test_loader import edit_tensors
@@ -22,64 +20,12 @@ from test_quantized_loading import load
 
 from tests.support import checkpoints
 from tests.support.loaded import load_part
-from tests.support.models import layers_with_experts, the_only
-
-# The configuration of transformers that is named after the published model.
-TEXT: dict[str, Any] = {
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "max_position_embeddings": 1048576,
-    "model_type": "mistral4",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 36,
-    "num_key_value_heads": 32,
-    "rope_parameters": {
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "factor": 128.0,
-        "llama_4_scaling_beta": 0.1,
-        "max_position_embeddings": 1048576,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 8192,
-        "partial_rotary_factor": 0.5,
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-    },
-    "vocab_size": 131072,
-}
-NESTED = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": TEXT, "tie_word_embeddings": False}
-PLAIN = {"architectures": ["Mistral4ForCausalLM"], **TEXT}
-
-
-@pytest.mark.parametrize("values", [PLAIN, NESTED], ids=["plain", "nested"])
-def test_the_text_model_is_read_up_to_the_length_where_it_scales_queries(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
-    config = load_model_config(write(tmp_path, **values))
-    latent, experts = the_only(config, LatentAttention), the_only(config, Experts)
-    assert (latent.q_rank, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.value_dim) == (
-        1024,
-        256,
-        64,
-        64,
-        128,
-    )
-    assert (latent.rope.rotary_dim, latent.rope.factor) == (64, 128.0)
-    with torch.device("meta"):
-        expected = hf.Mistral4ForCausalLM(hf.Mistral4Config(**TEXT)).model.layers[0]
-    assert latent.scale == pytest.approx(expected.self_attn.scaling, rel=1e-12)
-    assert latent.eps == expected.self_attn.kv_a_layernorm.variance_epsilon
-    assert layers_with_experts(config) == tuple(range(36))
-    routing = experts.routing
-    assert (routing.num_experts, routing.top_k, routing.scoring, routing.renormalize) == (128, 4, "softmax", True)
-    assert (config.max_position, config.decoder.head.tied) == (1048576, False)
-    assert latent.rope.query_scale == query_scale(0.1, 8192)
+from tests.support.models import the_only
 
 
 def test_without_a_beta_queries_are_not_scaled(tmp_path: Path) -> None:
-    rope = TEXT["rope_parameters"] | {"llama_4_scaling_beta": 0.0}
-    config = load_model_config(write(tmp_path, **PLAIN | {"rope_parameters": rope}))
+    rope = MISTRAL4["rope_parameters"] | {"llama_4_scaling_beta": 0.0}
+    config = load_model_config(write(tmp_path, **MISTRAL4 | {"rope_parameters": rope}))
     assert the_only(config, LatentAttention).rope.query_scale is None
 
 

@@ -420,6 +420,11 @@ def model_class(config: hf.PreTrainedConfig) -> type[Any]:
     return hf.AutoModelForImageTextToText if is_nested else hf.AutoModelForCausalLM
 
 
+def architecture(config: hf.PreTrainedConfig) -> str:
+    """Return the name of that class."""
+    return model_class(config)._model_mapping[type(config)].__name__
+
+
 def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
     """Give a model random bf16 values, spread so that its predictions are neither flat nor certain."""
     generator = torch.Generator().manual_seed(seed)

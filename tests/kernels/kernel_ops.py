@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numaserve_kernel_tests as ops
 import numpy as np
-from kernel_reference import F32, U16, Routing, from_bf16
+from kernel_reference import F32, U16, from_bf16
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 from numaserve.workers.interface.settings import ActivationDtype
@@ -16,8 +16,6 @@ ONE_THREAD = Team([-1])
 # Bytes of the first and second level. `copied_pairs` and `row_block` of the native `gemm` may follow.
 CACHES = (32 << 10, 1 << 20)
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
-# Cuts of items at blocks: the number of first blocks that are merged at once, and the blocks of each other item.
-BLOCK_CUTS = [(0, 1), (0, 2), (1, 1), (3, 1), (2, 3), (9, 1)]
 
 
 def padded(count: int) -> int:
@@ -199,75 +197,6 @@ def add_reduced(
     return out[:, : residual.shape[1]]
 
 
-class Cache:
-    """KV cache of one layer [pages, kv_heads, bytes], full of NaN: what was not written must not be read. Values have
-    the dimensions of keys, or `value_dim`."""
-
-    def __init__(
-        self, pages: int, kv_heads: int, head_dim: int, dtype: str = "bf16", *, value_dim: int | None = None
-    ) -> None:
-        self.dtype = dtype
-        self.value_dim = value_dim or head_dim
-        elements = [padded(dim) * PAD for dim in (head_dim, self.value_dim)]
-        k_bytes, v_bytes = (2 * each if dtype == "bf16" else each + 2 * PAD for each in elements)
-        self.whole = np.full((pages, kv_heads, (k_bytes + v_bytes) // 2), GARBAGE).view(np.uint8)
-        self.k, self.v = np.split(self.whole, [k_bytes], axis=2)
-
-
-def attention(
-    isa: str,
-    q: U16,
-    head_dim: int,
-    cache: Cache,
-    sequences: list[tuple[int, int, int]],
-    page_tables: list[list[int]],
-    *,
-    scale: float,
-    softcap: float = 0.0,
-    value_scale: float = 1.0,
-    window: int = 0,
-    aligned: bool = False,
-    bidirectional: bool = False,
-    sinks: F32 | None = None,
-    others: tuple[int, int] = (0, 0),
-    by_blocks: bool = False,
-    blocks: tuple[int, int] = (0, 1),
-    rows_per_item: int = 32,
-) -> U16:
-    """Attention of q [tokens, heads, padded dim]: [tokens, heads, values]. A sequence is (row, new tokens, start).
-
-    `others`: query heads of the KV heads that lower ranks and higher ranks have.
-    `by_blocks`: in items of some of the blocks that their rows see. The first item merges the first of `blocks` blocks,
-    other items have the second of `blocks` each."""
-    tokens, heads = q.shape[:2]
-    width = max(len(table) for table in page_tables)
-    pages = np.array([table + [0] * (width - len(table)) for table in page_tables], np.int32)
-    out = np.full((tokens, heads * cache.value_dim), GARBAGE)
-    plan = np.array(sequences, np.int32)
-    ops.attention(
-        isa,
-        q,
-        others,
-        head_dim,
-        cache.value_dim,
-        cache.whole,
-        cache.dtype,
-        plan,
-        pages,
-        scale,
-        softcap,
-        value_scale,
-        window,
-        aligned,
-        bidirectional,
-        sinks,
-        *(blocks if by_blocks else (0, 0)),
-        rows_per_item,
-        out,
-    )
-    return out.reshape(tokens, heads, cache.value_dim)
-
-
 def sample(
     isa: str, logits: F32, params: SamplingParams, position: int, prompt: Sequence[int] = (), output: Sequence[int] = ()
 ) -> TokenLogprobs:
@@ -343,48 +272,3 @@ def assert_within(result: NDArray, value: NDArray, bound: NDArray | float) -> No
 def widened(x: NDArray) -> NDArray[np.float64]:
     """x, which may be the bits of bf16, in fp64."""
     return (from_bf16(x) if x.dtype == np.uint16 else x).astype(np.float64)
-
-
-def route(
-    isa: str, logits: F32, routing: Routing, correction: F32 | None = None, factors: F32 | None = None
-) -> tuple[NDArray[np.int32], F32]:
-    """Each row's experts and their weights, [tokens, top_k]."""
-    shape = (len(logits), routing.top_k)
-    experts, weights = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
-    wide = np.full((len(logits), padded(routing.num_experts)), np.nan, np.float32)
-    wide[:, : routing.num_experts] = logits
-    ops.route(
-        isa,
-        wide,
-        routing.num_experts,
-        routing.top_k,
-        routing.scoring,
-        routing.renormalize,
-        routing.scale,
-        correction,
-        factors,
-        routing.num_groups,
-        routing.top_groups,
-        routing.group_score,
-        experts,
-        weights,
-    )
-    return experts, weights
-
-
-def weigh_row(isa: str, row: U16, weight: float) -> U16:
-    """The row, bits of bf16, times a weight."""
-    out = np.full_like(row, GARBAGE)
-    ops.weigh_row(isa, row, float(weight), out)
-    return out
-
-
-def combine(
-    isa: str, y: F32, rows: NDArray[np.int32], weights: F32, shared: F32 | None, onto: F32 | None, threads: int
-) -> F32:
-    """The weighted sums [tokens, columns]; added `onto` an array, where there is one."""
-    tokens, cols = len(rows), y.shape[1]
-    out = np.full((tokens, padded(cols)), np.nan, np.float32) if onto is None else pad_columns(onto)
-    wide = None if shared is None else pad_columns(shared)
-    ops.combine(isa, pad_columns(y), rows, weights, wide, onto is not None, out, threads)
-    return out[:, :cols]

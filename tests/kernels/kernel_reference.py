@@ -11,9 +11,9 @@ errors are a tenth of it. Elementwise functions (exp, tanh, division) get a few 
 """
 
 import statistics
-from dataclasses import dataclass
 
 import numpy as np
+from numaserve.workers.program.ops.experts import Routing
 from numpy.typing import NDArray
 
 FP32 = 2.0**-24
@@ -162,26 +162,14 @@ def attention(
     return value, factor * magnitude + BF16 * np.abs(value) + 1e-30
 
 
-def pack_k(k: U16) -> U16:
-    """A page of one head, k [32, padded dim], as the cache keeps it: [2 halves][tiles][16 pairs][16 tokens][2]."""
-    tiles = k.shape[1] // 32
-    return np.ascontiguousarray(k.reshape(2, 16, tiles, 16, 2).transpose(0, 2, 3, 1, 4)).reshape(-1)
-
-
 def unpack_k(page: U16) -> U16:
-    """The inverse of `pack_k`."""
+    """The keys [32, padded dim] of a page of one head, which has them as [2 halves][tiles][16 pairs][16 tokens][2]."""
     tiles = page.size // 1024
     return page.reshape(2, tiles, 16, 16, 2).transpose(0, 3, 1, 2, 4).reshape(PAGE, tiles * 32)
 
 
-def pack_v(v: U16) -> U16:
-    """A page of one head, v [32, dim padded to 32], as the cache keeps it: [2 * tiles][16 token pairs][16 dims][2]."""
-    columns = v.shape[1] // 16
-    return np.ascontiguousarray(v.reshape(16, 2, columns, 16).transpose(2, 0, 3, 1)).reshape(-1)
-
-
 def unpack_v(page: U16) -> U16:
-    """The inverse of `pack_v`."""
+    """The values [32, padded dim] of a page of one head, kept as [2 * tiles][16 token pairs][16 dims][2]."""
     columns = page.size // 512
     return page.reshape(columns, 16, 16, 2).transpose(1, 3, 0, 2).reshape(PAGE, columns * 16)
 
@@ -192,21 +180,6 @@ def quantized(x: NDArray) -> tuple[F32, F32]:
     peak = np.abs(wide).max(axis=1)
     factor = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak > 0)
     return np.rint(wide * factor[:, None]), peak / np.float32(127)
-
-
-@dataclass(frozen=True)
-class Routing:
-    """How experts are chosen; see `MoeConfig`."""
-
-    num_experts: int
-    top_k: int
-    scoring: str = "softmax"
-    renormalize: bool = True
-    scale: float = 1.0
-    correction: bool = False
-    num_groups: int = 1
-    top_groups: int = 1
-    group_score: str = "max"
 
 
 def expert_scores(logits: F32, routing: Routing, correction: F32 | None) -> tuple[F64, F64]:

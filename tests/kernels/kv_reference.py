@@ -5,7 +5,7 @@ values over that scale, rounded to nearest even.
 """
 
 import numpy as np
-from kernel_reference import BF16, F32, F64, PAGE, U16, from_bf16, pack_k, pack_v, to_bf16, unpack_k, unpack_v
+from kernel_reference import BF16, F32, F64, PAGE, U16, from_bf16, to_bf16, unpack_k, unpack_v
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
@@ -66,21 +66,6 @@ def rounding(dtype: str, x: F64, off: F64) -> F64:
     scale = size.max(axis=-1, keepdims=True) / MOST[dtype] * (1 + BF16) + SMALLEST_SCALE
     half_step = 0.5 * scale if dtype == "int8" else np.maximum(2.0**-4 * size, 2.0**-10 * scale)
     return half_step * (1 + BF16)
-
-
-def half_page(dtype: str, x: F32, *, is_k: bool) -> U8:
-    """The bytes of a page of one head that has the tokens x [1 to 32, padded dim] and no others yet."""
-    rest = (0, PAGE - len(x))
-    if dtype == "bf16":
-        return (pack_k if is_k else pack_v)(np.pad(to_bf16(x), [rest, (0, 0)])).view(np.uint8)
-    codes, scales = encode(dtype, x)
-    codes, scales = np.pad(codes, [rest, (0, 0)]), np.pad(scales, rest)
-    tiles = x.shape[1] // 32
-    if is_k:  # [2 halves][tiles][8 lines][16 tokens][4 dims]
-        packed = codes.reshape(2, 16, tiles, 8, 4)[..., _EXCHANGED].transpose(0, 2, 3, 1, 4)
-    else:  # [2 * tiles][8 lines][16 dims][4 tokens]
-        packed = codes.reshape(8, 4, 2 * tiles, 16)[:, _EXCHANGED].transpose(2, 0, 3, 1)
-    return np.concatenate([packed.reshape(-1), scales.view(np.uint8)])
 
 
 def read_half_page(dtype: str, half: U8, *, is_k: bool) -> F64:

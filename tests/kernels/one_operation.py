@@ -103,13 +103,13 @@ class OneOperation:
         operations = b.fused() if fused else b.operations
         if isa == "reference":
             self.program = ReferenceProgram(setup, operations)
-            self._outside = self.program.outside
+            self.outside = self.program.outside
         else:
             with pytest.MonkeyPatch.context() as patches:
                 patches.setenv("NUMASERVE_ISA", isa)
                 self.program = make_program(setup, operations, Team([-1] * threads))
             assert self.program.isa == isa
-            self._outside, self._layout = native_rows(self.program, operations), layout(operations)
+            self.outside, self._layout = native_rows(self.program, operations), layout(operations)
         taken = itertools.accumulate(pages, initial=1)  # nothing is stored in the first page
         self.pages = [list(range(first, end))[::-1] for first, end in itertools.pairwise(taken)]
 
@@ -130,7 +130,7 @@ class OneOperation:
             self._step(step, taken, snapshot)
             made = [index for index, *_ in step] if case.pools else taken
             for index, (result, buffer) in enumerate(zip(found, self.results, strict=True)):
-                result[made] = self._outside.kept(str(index))[: len(made)]
+                result[made] = self.outside.kept(str(index))[: len(made)]
                 self._check_padding(buffer, len(made))
         return [
             *found,
@@ -144,7 +144,7 @@ class OneOperation:
         if isinstance(self.program, Program):
             self.program.arena[:] = 0xFF
         for name, values in case.given.items():
-            self._outside.given(name)[: len(rows)] = values[rows]
+            self.outside.given(name)[: len(rows)] = values[rows]
         plan = [(index, first, end - first, 0, case.end, 0) for index, first, end in step]
         tokens = np.array(case.tokens or [0] * (rows[-1] + 1), np.int32)[rows]
         states = () if snapshot is None else [(0, *snapshot)]

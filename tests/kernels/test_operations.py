@@ -1,13 +1,15 @@
 """One table of operations: what each is given, and what float64 makes of it."""
 
+import attention_cases
 import cache_cases
+import expert_cases
 import numpy as np
 import pytest
 import recurrent_cases
 import row_cases
 from one_operation import check
 
-CASES = row_cases.CASES | recurrent_cases.CASES | cache_cases.CASES
+CASES = row_cases.CASES | recurrent_cases.CASES | cache_cases.CASES | attention_cases.CASES | expert_cases.CASES
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""Rows in the order of tiles: what norms, quantization and attention write so, and the same bits as from other rows."""
+"""Rows in the order of tiles: what norms and quantization write so, and the same bits as from other rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,29 +77,6 @@ def test_products_of_int8_in_the_order_of_tiles_have_the_same_bits(
             for caches in (kernel_ops.CACHES, (8 << 10, 16 << 10)):
                 found = kernel_ops.multiply(tiled_isa, a[:m], weight, threads=threads, caches=caches, tiled=True)
                 np.testing.assert_array_equal(found, expected[:m])
-
-
-@pytest.mark.parametrize("heads", [(4, 2, 64), (3, 3, 80), (6, 2, 100)])
-def test_attention_writes_results_in_the_order_of_tiles(
-    tiled_isa: str, rng: np.random.Generator, heads: tuple[int, int, int]
-) -> None:
-    q_heads, kv_heads, dim = heads
-    m, columns = 65, q_heads * dim
-    pages = -(-m // PAGE_SIZE)
-    cache = kernel_ops.Cache(pages, kv_heads, dim)
-    cache.whole[:] = 0
-    k = reference.to_bf16(rng.standard_normal(cache.k.view(np.uint16).shape))
-    cache.k.view(np.uint16)[:] = k
-    cache.v.view(np.uint16)[:] = k
-    q = kernel_ops.pad_columns(values(rng, m * q_heads, dim)).reshape(m, q_heads, -1)
-    outs = [np.full((rows, kernel_ops.padded(columns) + 96), kernel_ops.GARBAGE) for rows in (m, kernel_ops.padded(m))]
-    sequence, table = np.array([(0, m, 0)], np.int32), np.arange(pages, dtype=np.int32)[None]
-    for out, tiled in zip(outs, (False, True), strict=True):
-        options = (0.2, 0.0, 1.0, 0, False, False, None, 0, 0, 32, out)
-        places = (q, (0, 0), dim, dim, cache.whole, "bf16", sequence, table)
-        ops.attention(tiled_isa, *places, *options, tiled=tiled)
-    assert not outs[0][:, columns:].any()
-    np.testing.assert_array_equal(in_rows(outs[1])[:m], outs[0])
 
 
 @dataclass(frozen=True)

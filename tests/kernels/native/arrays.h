@@ -18,20 +18,11 @@ namespace numaserve {
 // Adds single AMX instructions.
 void bind_amx(nanobind::module_& ops);
 
-// Adds attention.
-void bind_attention(nanobind::module_& ops);
-
 // Adds the plan of a step's attention.
 void bind_attention_plan(nanobind::module_& ops);
 
-// Adds route, weigh_row and combine.
-void bind_moe(nanobind::module_& ops);
-
 // Adds sample, token_logprobs and what tells whether a row of logits is usable.
 void bind_sampling(nanobind::module_& ops);
-
-// Adds multi-head latent attention.
-void bind_latent(nanobind::module_& ops);
 
 template <class T, int kDims>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDims>, nanobind::c_contig, nanobind::device::cpu>;
@@ -57,20 +48,5 @@ void play_threads(int threads, Body body) {
   require(threads >= 1, "a team has at least one thread");
   for (int thread = 0; thread < threads; ++thread) body(thread);
 }
-
-// Rows (first row, new tokens, start) and page tables as attention takes them, checked against `rows` and `num_pages`.
-std::vector<AttentionSequence> attention_sequences(const Array<const int32_t, 2>& sequences,
-                                                   const Array<const int32_t, 2>& pages, int64_t rows,
-                                                   int64_t num_pages);
-
-// The blocks of KV of items: the first item merges `joined` blocks at once, if any, and other items have `each` blocks.
-// Without `each`, an item has all blocks.
-struct BlockCut {
-  int32_t joined, each;
-};
-
-// All work of all sequences, in items of at most `rows_per_item` rows and of the blocks of `cut`.
-void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num_sequences, int32_t rows_per_item,
-                BlockCut cut);
 
 }  // namespace numaserve

@@ -303,10 +303,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("peak", &peak, "isa"_a, "format"_a, "random"_a, "rounds"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
   bind_amx(ops);
-  bind_attention(ops);
   bind_attention_plan(ops);
-  bind_latent(ops);
-  bind_moe(ops);
   bind_sampling(ops);
 }
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from tests.check.nearest import nearest
 from tests.mutants.table import Mutant, Sources
 
 COMPILER = "the compiler"
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 _GONE = "ERROR: not found: "  # a test that has another name now
 
 
@@ -109,7 +110,7 @@ class Tree:
 def judged(tree: Tree, mutant: Mutant, minutes: float) -> Mutant:
     """Return the row at its place, with its killer, or without one where no test has failed within the time.
 
-    A test that also fails on the sound product kills nothing: `RuntimeError`.
+    A test that also fails on the sound product kills nothing.
     """
     file = Sources(tree.root).place(mutant).file
     begun = time.monotonic()
@@ -120,7 +121,8 @@ def judged(tree: Tree, mutant: Mutant, minutes: float) -> Mutant:
     if killer not in ("", COMPILER):
         status, out = tree.pytest([killer], 600)
         if status != pytest.ExitCode.OK:
-            raise RuntimeError(f"{killer} fails without the mutant too: {out[-2000:]}")
+            print(f"{killer} fails without the mutant too: {out[-1000:]}", file=sys.stderr)
+            killer = ""
     return replace(mutant, file=file, killer=killer, seconds=seconds if built else round(built_at - begun))
 
 

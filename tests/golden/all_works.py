@@ -8,7 +8,6 @@ from tests.golden import (
     commands,
     constraints,
     demo,
-    errors,
     families,
     formats,
     pooled,
@@ -23,7 +22,6 @@ Work = Served | Command
 _NAMED = re.compile(r"\{models\}/([\w.-]+)")
 WORKS: tuple[Work, ...] = (
     *surfaces.SERVERS,
-    *errors.SERVERS,
     *several.SERVERS,
     *caches.SERVERS,
     *demo.SERVERS,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.app.application import ApiContext, create_app
-from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull, RequestTooLong
+from numaserve.server.engine.types import GenerationFailed, QueueFull, RequestTooLong
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
@@ -36,45 +36,12 @@ def test_draining_answers_503_before_any_work(client: TestClient, engine: FakeEn
     assert outcomes(context, "not_ready") == 1
 
 
-def test_a_restart_between_check_and_admission_answers_503(client: TestClient, engine: FakeEngine) -> None:
-    engine.refusal = NotReady("The workers are restarting.")
-    answer = complete(client)
-    assert answer.status_code == 503
-    assert answer.json()["error"]["message"] == "The workers are restarting."
-
-
 def test_what_the_kv_cache_cannot_hold_answers_400(client: TestClient, engine: FakeEngine, context: ApiContext) -> None:
     engine.refusal = RequestTooLong("The KV cache holds 64 tokens.")
     answer = complete(client)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert outcomes(context, "too_long") == 1
-
-
-def test_a_failed_generation_answers_500_with_the_engine_s_message(client: TestClient, engine: FakeEngine) -> None:
-    engine.fail_after = 2
-    engine.failure = GenerationFailed("A worker died.")
-    answer = complete(client)
-    assert answer.status_code == 500
-    assert answer.json()["error"] == {
-        "message": "A worker died.",
-        "type": "server_error",
-        "param": None,
-        "code": "generation_failed",
-    }
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_a_failure_in_mid_stream_is_an_event(client: TestClient, engine: FakeEngine, path: str) -> None:
-    engine.fail_after = 2
-    engine.failure = GenerationFailed("A worker died.")
-    body = {"model": MODEL, "stream": True}
-    prompt = {"prompt": "x"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "x"}]}
-    answer = client.post(path, json={**body, **prompt})
-    assert answer.status_code == 200
-    *_, last, done, _ = answer.text.split("\n\n")
-    assert json.loads(last.removeprefix("data: "))["error"]["message"] == "A worker died."
-    assert done == "data: [DONE]"
 
 
 def test_when_one_of_n_fails_the_others_are_aborted(client: TestClient, engine: FakeEngine) -> None:
@@ -105,24 +72,6 @@ def test_an_error_in_admission_is_answered_and_counted_nowhere(client: TestClien
     assert answer.headers["x-request-id"]
     engine.refusal = None
     assert complete(client).status_code == 200
-
-
-def test_an_unknown_route_answers_404(client: TestClient) -> None:
-    answer = client.get("/v2/models")
-    assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "unknown_url"
-    assert "GET /v2/models" in answer.json()["error"]["message"]
-
-
-def test_a_wrong_method_answers_405_and_says_which_is_right(client: TestClient) -> None:
-    answer = client.get("/v1/completions")
-    assert answer.status_code == 405
-    assert answer.headers["allow"] == "POST"
-    assert answer.json()["error"]["code"] == "method_not_supported"
-
-
-def test_a_wrong_method_is_told_all_that_are_right(client: TestClient) -> None:
-    assert client.post("/v1/responses/x").headers["allow"] == "DELETE, GET"
 
 
 def test_invalid_bodies_are_counted(client: TestClient, context: ApiContext) -> None:

@@ -17,23 +17,6 @@ from tests.support.adapters import FakeRanks, make_adapters
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-_TURN = [{"role": "user", "content": "x"}]
-# A request of each surface that generates, without its model.
-GENERATING: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": _TURN},
-    "/v1/completions": {"prompt": "x"},
-    "/v1/responses": {"input": "x"},
-    "/v1/messages": {"messages": _TURN, "max_tokens": 9},
-    "/api/chat": {"messages": _TURN, "stream": False},
-    "/api/generate": {"prompt": "x", "stream": False},
-    "/generate": {"text": "x"},
-}
-COUNTING: dict[str, dict[str, Any]] = {
-    "/tokenize": {"prompt": "x"},
-    "/detokenize": {"tokens": [97]},
-    "/v1/messages/count_tokens": {"messages": _TURN},
-    "/v1/responses/input_tokens": {"input": "x"},
-}
 
 
 @pytest.fixture
@@ -80,52 +63,6 @@ def message_of(answer: Response) -> str:
     return str(answer.json()["error"]["message"])
 
 
-@pytest.mark.parametrize("name", ["alpha", "alpha:latest"])
-@pytest.mark.parametrize("path", GENERATING)
-def test_a_model_s_name_chooses_the_adapter_on_every_surface(
-    client: TestClient, engine: FakeEngine, path: str, name: str
-) -> None:
-    answer = client.post(path, json={**GENERATING[path], "model": name})
-    assert answer.status_code == 200, answer.text
-    adapter = engine.admitted[0].adapter
-    assert adapter is not None
-    assert (adapter.name, adapter.number) == ("alpha", 1)
-    assert engine.admitted[0].scope.adapter is adapter
-    assert answer.json().get("model", "alpha").removesuffix(":latest") == "alpha"
-
-
-@pytest.mark.parametrize("path", GENERATING)
-def test_the_model_itself_has_no_adapter_and_another_name_is_not_found(
-    client: TestClient, engine: FakeEngine, path: str
-) -> None:
-    assert client.post(path, json={**GENERATING[path], "model": MODEL}).status_code == 200
-    assert [each.adapter for each in engine.admitted] == [None]
-    answer = client.post(path, json={**GENERATING[path], "model": "omega"})
-    assert answer.status_code == 404
-    assert "'alpha'" in answer.text
-
-
-@pytest.mark.parametrize("path", COUNTING)
-def test_tokens_are_counted_for_an_adapter_as_for_the_model(client: TestClient, path: str) -> None:
-    answers = [client.post(path, json={**COUNTING[path], "model": name}) for name in (MODEL, "beta")]
-    assert answers[0].status_code == 200
-    assert answers[0].json() == answers[1].json()
-
-
-@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/v1/completions"])
-def test_sglang_s_lora_path_names_an_adapter(client: TestClient, engine: FakeEngine, path: str) -> None:
-    answer = client.post(path, json={**GENERATING[path], "model": MODEL, "lora_path": "beta"})
-    assert answer.json().get("model", "beta") == "beta"
-    client.post(path, json={**GENERATING[path], "model": "alpha", "lora_path": "beta"})
-    assert [each.adapter and each.adapter.name for each in engine.admitted] == ["beta", "alpha"]
-    missing = client.post(path, json={**GENERATING[path], "lora_path": "omega"})
-    assert missing.status_code == 404
-    assert "'omega' is not loaded" in message_of(missing)
-    several = client.post(path, json={**GENERATING[path], "lora_path": ["alpha", "beta"]})
-    assert (several.status_code, several.json()["error"]["param"]) == (400, "lora_path")
-    assert "one LoRA adapter for all of its prompts. Give one name, or" in message_of(several)
-
-
 def test_embeddings_are_those_of_the_adapter(ranks: FakeRanks, engine: FakeEngine) -> None:
     context = make_context(engine, purpose=Embeds(EMBEDDING_SIZE))
     context = replace(context, adapters=make_adapters(1, ranks, start=["alpha"]))
@@ -133,32 +70,6 @@ def test_embeddings_are_those_of_the_adapter(ranks: FakeRanks, engine: FakeEngin
         answer = client.post("/v1/embeddings", json={"model": "alpha", "input": ["x", "y"]})
         assert answer.json()["model"] == "alpha"
         assert {each.adapter and each.adapter.name for each in engine.admitted} == {"alpha"}
-
-
-def test_lists_show_adapters_with_the_model_as_parent(client: TestClient) -> None:
-    base, alpha, _ = client.get("/v1/models").json()["data"]
-    assert (base["id"], base["parent"]) == (MODEL, None)
-    assert (alpha["id"], alpha["parent"], alpha["root"]) == ("alpha", MODEL, "/loras/alpha")
-    assert client.get("/v1/models/alpha").json() == alpha
-    tags = client.get("/api/tags").json()["models"]
-    assert [each["name"] for each in tags] == [f"{MODEL}:latest", "alpha:latest", "beta:latest"]
-    assert [each["details"]["parent_model"] for each in tags] == ["", MODEL, MODEL]
-    assert client.post("/api/show", json={"model": "alpha"}).json()["details"]["parent_model"] == MODEL
-    assert client.get("/server_info").json()["served_model_names"] == [MODEL, "alpha", "beta"]
-
-
-def test_an_adapter_is_loaded_served_and_unloaded_as_by_vllm(
-    client: TestClient, engine: FakeEngine, ranks: FakeRanks, root: Path
-) -> None:
-    answer = load(client)
-    assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'gamma' added successfully.")
-    assert answer.headers["x-numaserve-matrices"] == "7"
-    assert [(each.number, each.path) for each in ranks.loads] == [(3, str(root / "gamma"))]
-    assert client.post("/v1/completions", json={"model": "gamma", "prompt": "x"}).status_code == 200
-    answer = client.post(UNLOAD, json={"lora_name": "gamma", "lora_int_id": 3})
-    assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'gamma' removed successfully.")
-    assert client.post("/v1/completions", json={"model": "gamma", "prompt": "x"}).status_code == 404
-    assert listed(client) == [MODEL, "alpha", "beta"]
 
 
 def test_a_load_in_place_is_another_adapter_of_the_same_name(client: TestClient, engine: FakeEngine) -> None:
@@ -214,28 +125,6 @@ def test_a_load_without_a_free_place_names_the_remedy(client: TestClient) -> Non
     assert load(client, "gamma", "gamma2", load_inplace=True).status_code == 200  # it takes its own place
     client.post(UNLOAD, json={"lora_name": "alpha"})
     assert load(client, "delta").status_code == 200
-
-
-def test_an_unknown_adapter_cannot_be_unloaded(client: TestClient) -> None:
-    answer = client.post(UNLOAD, json={"lora_name": "omega"})
-    assert (answer.status_code, message_of(answer)) == (404, "The lora adapter 'omega' cannot be found.")
-
-
-def test_sglang_s_answers_list_the_loaded_adapters(client: TestClient, root: Path) -> None:
-    both = {"alpha": "/loras/alpha", "beta": "/loras/beta"}
-    answer = client.post("/load_lora_adapter", json={"lora_name": "gamma", "lora_path": "gamma", "pinned": True})
-    assert answer.json() == {
-        "success": True,
-        "error_message": "",
-        "loaded_adapters": {**both, "gamma": str(root / "gamma")},
-        "matrices": 7,
-    }
-    refused = client.post("/load_lora_adapter", json={"lora_name": "gamma", "lora_path": "gamma"})
-    assert refused.status_code == 400
-    assert (refused.json()["success"], refused.json()["error_message"][:24]) == (False, "The lora adapter 'gamma'")
-    answer = client.post("/unload_lora_adapter", json={"lora_name": "gamma"})
-    assert answer.json() == {"success": True, "error_message": "", "loaded_adapters": both}
-    assert client.post("/unload_lora_adapter", json={"lora_name": "gamma"}).status_code == 404
 
 
 ROUTES = [LOAD, UNLOAD, "/load_lora_adapter", "/unload_lora_adapter"]

@@ -11,6 +11,7 @@ from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, ByteTokenizer, FakeEngine, make_context
+from tests.support.error_forms import error_message
 
 TEXTS = ["a", "b", "c"]
 EMBEDDER = {"purpose": Embeds(EMBEDDING_SIZE)}
@@ -49,3 +50,14 @@ def test_many_inputs_are_refused_before_they_are_read_and_admitted_whole(
         engine.refusal = None
         assert client.post(path, json=body).status_code == 200
     assert (len(engine.admitted), engine.places) == (3, 0)
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v2/embed", "texts"), ("/embed", "inputs")])
+def test_a_body_may_have_sixteen_times_the_tokens_of_the_context(path: str, field: str) -> None:
+    engine = FakeEngine()
+    with TestClient(app_over(make_context(engine, max_body_bytes=2**22, **EMBEDDER))) as client:
+        bodies = ({field: ["a" * 6000] * count, "truncate": {"/embed": True}.get(path)} for count in (200, 210))
+        answers = [client.post(path, json=body) for body in bodies]
+    assert [answer.status_code for answer in answers] == [200, 413]
+    assert "the limit for this model's context length" in error_message(answers[1])
+    assert len(engine.admitted) == 200

@@ -119,7 +119,7 @@ def _blocks(text: str) -> Iterator[list[str]]:
     block: list[str] = []
     for line in text.splitlines():
         asked = any(each.startswith(">") for each in block)
-        is_body = line.startswith(">") and not _REQUEST.match(line) and block and _REQUEST.match(block[-1])
+        is_body = line.startswith(">") and not _REQUEST.match(line) and block[-1:] and block[-1].startswith("> POST /")
         if asked and not is_body and not line.startswith(_RECORDED):
             yield block
             block = []

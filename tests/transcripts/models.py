@@ -5,6 +5,7 @@ import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from numaserve.server.answers.reasoning.formats import reasoning_formats
@@ -19,8 +20,10 @@ from numaserve.server.generation.purpose import Classifies, Embeds, Generates
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.scheduler.request import Request
 
+from tests.support.adapters import FakeRanks, make_adapters
 from tests.support.api_fakes import EMBEDDING_SIZE, ByteTokenizer, FakeEngine, FakeStream, make_context
 
+LORAS = Path(__file__).with_name("loras")
 LONG = 8000  # tokens of context, where prompts are JSON
 _PROMPTS = {"query": "q: ", "document": "d: "}
 _SETTINGS = EmbeddingSettings(prompts=_PROMPTS)
@@ -103,10 +106,16 @@ def _judges(engine: FakeEngine) -> ApiContext:
     return make_context(engine, max_sequences=4, purpose=Generates(Judge(ord("n"), ord("y"))), context_length=600)
 
 
+def _adapts(engine: FakeEngine) -> ApiContext:
+    adapters = make_adapters(3, FakeRanks(), start=["alpha", "beta"])
+    return replace(make_context(engine), adapters=adapters, lora_root=LORAS, is_local=True)
+
+
 MODELS: dict[str, Callable[..., ApiContext]] = {
     "text": _writes,
     "tools": _calls,
     "no template for tools": lambda engine: _calls(engine, PlainTemplate()),
+    "adapters": _adapts,
     "keys": lambda engine: make_context(engine, keys=["one", "two"], max_body_bytes=1000),
     "strict": lambda engine: make_context(engine, strict_fields=True),
     "dense": _embeds,

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 from numaserve.server.app.application import create_app
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.request import Request
 from numaserve.workers.interface.protocol import SamplingParams
 from starlette.testclient import TestClient
@@ -21,7 +22,7 @@ from tests.golden.normalise import DATE, HEX, IDS, TIMES
 from tests.support.api_fakes import EOS, ByteTokenizer, FakeEngine
 from tests.support.stand_in import ServedContext
 from tests.transcripts.form import Exchange, Scene, read, shortened, written
-from tests.transcripts.models import context_of, engine_of
+from tests.transcripts.models import LORAS, context_of, engine_of
 
 _HEADERS = (
     *("retry-after", "www-authenticate", "allow", "cache-control", "x-accel-buffering", "location", "access-control"),
@@ -35,7 +36,7 @@ _SHOWN = 300  # characters of a prompt
 # Clients see these fields elsewhere, or a transcript shows them in another form.
 _NOT_SHOWN = {"request_id", "prompt", "sampling", "scope", "client", "matcher", "stop_token_ids"}
 _SEEDED = re.compile(r'seed": [0-9]')  # all other seeds are random
-_NUMBERED = re.compile(r"\b((?:cmpl|chatcmpl|resp|msg|rs|fc|call|toolu)[-_])([0-9]{1,3})\b")
+_NUMBERED = re.compile(r"\b((?:cmpl|chatcmpl|resp|msg|rs|fc|call|toolu)[-_])([0-9]{1,3})(?![0-9a-zA-Z])")
 
 _LOCAL = "http://127.0.0.1"
 
@@ -106,6 +107,7 @@ class _Names:
 
     def shown(self, line: str) -> str:
         """Return a line with numbers for its ids, and without times."""
+        line = line.replace(str(LORAS), "LORAS")
         line = IDS.sub(lambda found: self._number(found[0], found[1] + found[2]), line)
         line = HEX.sub(lambda found: self._number(found[0], "hex_"), line)
         return DATE.sub("DATE", TIMES.sub(r"\1:TIME", line))
@@ -142,7 +144,15 @@ def _default(each: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, array) else str(value)
+    match value:
+        case frozenset():
+            return sorted(value)
+        case array():
+            return list(value)
+        case Adapter():
+            return value.name
+        case _:
+            return str(value)
 
 
 def _prompt(request: Request) -> str:

@@ -1,5 +1,6 @@
-// The operations of a kernel table one by one, on NumPy arrays: what the tests of kernels/ call. A module of its own,
-// which knows the classes of numaserve.kernels and is in no wheel.
+// Kernels on NumPy arrays, for tests of how they work: orders of tiles, blocks, lines of memory, shares of threads.
+// Programs of one operation show their results; see one_operation.py. A module of its own, which knows the classes of
+// numaserve.kernels and is in no wheel.
 //
 // A call plays all threads of a team one after the other on the calling thread: the parts of an operation are
 // independent between two barriers, so the result is that of a real team. Arrays come padded as the kernels want

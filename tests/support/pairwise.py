@@ -21,11 +21,13 @@ def pairwise(rows: Iterable[Sequence[Hashable]]) -> list[int]:
     """Numbers, ascending, of few `rows` in which there is each pair of values that is in any of them.
 
     Greedy: each row that is taken has the most pairs that are missing so far, of those the values that were taken least
-    often, and is the first of those. All rows have the same number of columns; of rows with one column each is taken,
-    for there are no pairs.
+    often, and is the first of those. All rows have the same number of columns. With fewer than three columns each row
+    is taken that is not a repetition: it is a pair of its own, or a value.
     """
     values = [list(enumerate(row)) for row in rows]
-    of_row = [{(i, j, one, other) for (i, one), (j, other) in combinations(row, 2)} or {*row} for row in values]
+    if all(len(row) < 3 for row in values):
+        return sorted({tuple(row): number for number, row in reversed([*enumerate(values)])}.values())
+    of_row = [{(i, j, one, other) for (i, one), (j, other) in combinations(row, 2)} for row in values]
     missing = set[Hashable]().union(*of_row)
     taken = []
     uses = Counter[tuple[int, Hashable]]()
@@ -53,7 +55,7 @@ def fast_rows(rows: Sequence[Row]) -> set[int]:
     """Return the numbers of the rows of the fast set: one of each `pairwise` row of the crossed values.
 
     Among rows with the same crossed values, the one is taken whose spread values are least used with these values and
-    with each other, then least used at all. A hash of the name decides between equals: tests begin with other values.
+    with each other, then least used at all. A hash of the name decides between equals: files begin with other values.
     """
     uses = Counter[Hashable]()
 
@@ -61,10 +63,13 @@ def fast_rows(rows: Sequence[Row]) -> set[int]:
         pairs, values = _spread_of(rows[number])
         return sum(uses[each] for each in pairs), sum(uses[each] for each in values), crc32(rows[number].name.encode())
 
-    crosses = list(dict.fromkeys(row.crossed for row in rows))
+    alike: dict[tuple[str, ...], list[int]] = {}  # numbers of rows by their crossed values
+    for number, row in enumerate(rows):
+        alike.setdefault(row.crossed, []).append(number)
+    crosses = [*alike]
     taken = set()
     for chosen in pairwise(crosses):
-        best = min((number for number, row in enumerate(rows) if row.crossed == crosses[chosen]), key=cost)
+        best = min(alike[crosses[chosen]], key=cost)
         taken.add(best)
         for each in _spread_of(rows[best]):
             uses.update(each)
@@ -79,16 +84,17 @@ def _spread_of(row: Row) -> tuple[list[Hashable], list[Hashable]]:
 
 
 def _row(item: pytest.Function) -> Row:
-    """Return the ids of the test's parameters and fixtures; those that are crossed begin with the test itself."""
+    """Return the ids of the test's parameters and fixtures."""
     names = _SPREAD.union(*(mark.args for mark in item.iter_markers("spread")))
-    crossed, spread = [item.originalname], []
+    crossed, spread = [], []
     # In public hyphens join the ids, which an id may have too.
     for name, value in zip(_names(item), item.callspec._idlist, strict=True):
         if name in names:
             spread.append(value)
         else:
             crossed += value.split("*")
-    return Row(tuple(crossed), tuple(spread), item.name)
+    # Tests of a file choose alike: they share the fixtures of their module.
+    return Row(tuple(crossed), tuple(spread), f"{item.path.name}[{item.callspec.id}]")
 
 
 def _names(item: pytest.Function) -> Iterator[str]:

@@ -52,7 +52,7 @@ def test_spread_values_meet_each_other() -> None:
     assert {rows[number].spread for number in fast_rows(rows)} == set(product("wxyz", "123"))
 
 
-def test_tests_begin_with_different_numbers() -> None:
+def test_files_begin_with_different_numbers() -> None:
     first = {min(fast_rows([Row((name,), (tp,), name + tp) for tp in "123"])) for name in "abcdefghijklmnop"}
     assert first == {0, 1, 2}
 

@@ -19,9 +19,9 @@ from numaserve.workers.interface.protocol import (
     WriteRecords,
 )
 
-from tests.simulation.memory import Content, Memory
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import World
+from tests.support.simulated_memory import Content, SimulatedMemory
 
 RECORD_BYTES = 1000
 _WRITE_FAULTS = 0.1  # as a part of those of reads: the first one switches the tier off
@@ -110,7 +110,7 @@ class SimulatedTransfers:
         world: World,
         scenario: Scenario,
         disks: SimulatedDisks,
-        memory: Memory,
+        memory: SimulatedMemory,
         send: Callable[[int, FromDisk], None],
         faulty: Callable[[float], bool],
     ) -> None:

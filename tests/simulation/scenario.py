@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.windows import PageLayout, Window, WindowTable
 
 from tests.simulation.tiles import with_tiles
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Truth, Wanted
+from tests.support.plan_limits import plan_limits
 
 # What the workers may do to a step. Each scenario has a few of them: all at once would hide each other.
 _CRASHES = ("die", "die_quietly", "die_talking", "hang", "mute")
@@ -89,26 +91,33 @@ class Scenario:
     requests: tuple[Request, ...] = field(repr=False)
 
     @property
-    def max_drafts(self) -> int:
-        """Draft tokens of a sequence in a step; few of them where window tables have pages for all."""
-        return 2 if self.windows else MAX_DRAFTS
-
-    @property
-    def page_layout(self) -> PageLayout:
-        """The sizes of pages and blocks."""
-        return PageLayout(PAGE_SIZE, self.block_pages)
-
-    @property
-    def window_tables(self) -> tuple[WindowTable, ...]:
-        """The windows with the sizes of their page tables."""
+    def limits(self) -> SchedulerConfig:
+        """The limits of plans: few draft tokens where window tables have pages for all, and pages for the windows of
+        all running sequences."""
+        max_drafts, layout = 2 if self.windows else MAX_DRAFTS, PageLayout(PAGE_SIZE, self.block_pages)
         running = min(self.running, self.step_tokens, self.logit_rows)
-        return tuple(
-            WindowTable(
-                window,
-                window.least_pages(running, self.step_tokens, self.max_drafts, self.page_layout)
-                + self.spare_window_pages,
-            )
-            for window in self.windows
+        pages = [each.least_pages(running, self.step_tokens, max_drafts, layout) for each in self.windows]
+        return plan_limits(
+            num_pages=self.pages,
+            context_length=self.context,
+            max_slots=self.running,
+            max_step_tokens=self.step_tokens,
+            max_logit_rows=self.logit_rows,
+            enable_prefix_cache=self.prefix_cache,
+            worker_drafter=self.worker_drafter,
+            page_size=PAGE_SIZE,
+            num_snapshots=self.snapshots,
+            feature_tiles=self.feature_tiles,
+            rows_per_tile=self.rows_per_tile,
+            window_tables=tuple(
+                WindowTable(window, least + self.spare_window_pages)
+                for window, least in zip(self.windows, pages, strict=True)
+            ),
+            block_pages=self.block_pages,
+            max_drafts=max_drafts,
+            tokens_between_marks=3 * PAGE_SIZE,
+            target_itl_s=self.target_itl_s,
+            kv_disk=self.prefix_cache and self.disk_slots > 0,
         )
 
 

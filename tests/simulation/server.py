@@ -25,14 +25,12 @@ from numaserve.workers.interface.protocol import Launch
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.counted import CountedMetrics
 from tests.simulation.disk import SimulatedDisks
-from tests.simulation.drafts import SimulatedDrafter
 from tests.simulation.group import SimulatedGroup
 from tests.simulation.matchers import SimulatedMatcherWork
 from tests.simulation.scenario import Scenario
-from tests.simulation.truth import LETTERS, PAGE_SIZE
+from tests.simulation.truth import FIRST, LETTERS
 from tests.simulation.world import World
-from tests.support.drafters import Each, NoDrafters
-from tests.support.plan_limits import plan_limits
+from tests.support.drafters import Each, Knowing, NoDrafters
 
 
 @dataclass(frozen=True)
@@ -111,25 +109,7 @@ async def _described(world: World, describe: Describe, path: Path) -> Descriptio
 
 def _scheduler(world: World, scenario: Scenario) -> Scheduler:
     return Scheduler(
-        plan_limits(
-            num_pages=scenario.pages,
-            context_length=scenario.context,
-            max_slots=scenario.running,
-            max_step_tokens=scenario.step_tokens,
-            max_logit_rows=scenario.logit_rows,
-            enable_prefix_cache=scenario.prefix_cache,
-            worker_drafter=scenario.worker_drafter,
-            page_size=PAGE_SIZE,
-            num_snapshots=scenario.snapshots,
-            feature_tiles=scenario.feature_tiles,
-            rows_per_tile=scenario.rows_per_tile,
-            window_tables=scenario.window_tables,
-            block_pages=scenario.block_pages,
-            max_drafts=scenario.max_drafts,
-            tokens_between_marks=3 * PAGE_SIZE,
-            target_itl_s=scenario.target_itl_s,
-            kv_disk=scenario.prefix_cache and scenario.disk_slots > 0,
-        ),
+        scenario.limits,
         # Events have the placeholders of images, by which a reader cannot distinguish two images.
         KVEventLog("simulated") if scenario.disk_slots and not scenario.feature_tiles else None,
         drafters=_drafters(world, scenario),
@@ -138,7 +118,11 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
 
 def _drafters(world: World, scenario: Scenario) -> Drafters | None:
     if scenario.right_drafts:
-        return Each(partial(SimulatedDrafter, world, scenario.right_drafts))
+
+        def made(_position: int, token: int) -> int:
+            return token if world.chance(scenario.right_drafts) else FIRST
+
+        return Each(lambda _scope: Knowing(lambda: (each.tokens for each in world.truths.values()), made))
     return NoDrafters() if scenario.worker_drafter else None
 
 

@@ -102,7 +102,8 @@ class Truth:
         self.wanted = wanted
         self.longest = longest
         self.group = group
-        self.adapter = adapter
+        self.adapter_digest = adapter
+        self.seed, self.penalties = wanted.seed, wanted.penalties
         self.prompt_len = len(wanted.prompt)
         self.is_too_long = self.prompt_len > longest - min(1, wanted.max_new_tokens)
         max_tokens = min(longest, self.prompt_len + wanted.max_new_tokens)
@@ -120,7 +121,6 @@ class Truth:
             self.digests.append(digest)
             if position >= self.prompt_len - 1:
                 self.tokens.append(self._next(digest))
-        self.pages = [self.digests[i : i + PAGE_SIZE] for i in range(0, len(self.digests), PAGE_SIZE)]
         self.answer = _answer(self, max_tokens)
 
     @property

@@ -11,6 +11,7 @@ from numaserve.server.scheduler.matcher import MaskState
 from numaserve.server.supervisor.cpu_time import ThreadTime
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (
+    TO_BE_DRAFTED,
     AdapterLoaded,
     Failure,
     FromWorker,
@@ -28,11 +29,10 @@ from numaserve.workers.process.continuations import Continuations
 
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.disk import SimulatedDisks, SimulatedTransfers
-from tests.simulation.drafts import drafted
-from tests.simulation.memory import Memory
 from tests.simulation.scenario import Scenario
-from tests.simulation.truth import Truth
+from tests.simulation.truth import FIRST, VOCABULARY, Truth
 from tests.simulation.world import World
+from tests.support.simulated_memory import SimulatedMemory
 
 _WAY_S = 0.002  # from a worker to the front end, on average
 
@@ -91,7 +91,14 @@ class SimulatedWorkers:
         self._tell = tell
         self._die = die
         self._blame = blame
-        self._memory = Memory(world, scenario)
+        self._memory = SimulatedMemory(
+            scenario.limits,
+            world.truths,
+            world.images.contents,
+            world.violate,
+            vocabulary=VOCABULARY,
+            tower_parts=scenario.tower_parts,
+        )
         self.transfers = SimulatedTransfers(world, scenario, disks, self._memory, self._send, self.faulty)
         self._continuations = Continuations(reads_drafts=scenario.worker_drafter == "draft_model")
         self._board: SimulatedBoard
@@ -163,7 +170,7 @@ class SimulatedWorkers:
         world, number, refusing = self._world, message.adapter.number, -1
         world.note("adapter load", number, message.adapter.digest)
         if any(
-            truth.adapter and self._memory.adapters.get(number) == truth.adapter
+            truth.adapter_digest and self._memory.adapters.get(number) == truth.adapter_digest
             for step in self.in_flight
             for truth in step.truths
         ):
@@ -322,7 +329,11 @@ class SimulatedWorkers:
         if any(seq.from_previous and seq.tokens for seq in plan.seqs):
             self._world.note("plan behind draft tokens", plan.step_id)
         self._memory.open(plan)
-        plan = step.plan = drafted(self._world, self._scenario, self._continuations.completed(plan), step.truths)
+        plan = self._continuations.completed(plan)
+        for _ in range(sum(TO_BE_DRAFTED in seq.tokens for seq in plan.seqs)):
+            self._world.note("draft token of the draft model", plan.step_id)
+        right = self._scenario.right_drafts or 0.5
+        plan = step.plan = self._memory.drafted(plan, lambda _: self._world.chance(right), FIRST)
         step.not_counted = {seq.slot for seq in plan.seqs if self._memory.goes_on_from_a_stand_in(seq)}
         seqs = self._memory.run(plan, dropped, late)
         self._continuations.ran(plan, (each.tokens for each in seqs))

@@ -112,7 +112,7 @@ class World:
 
     def excuses(self, truth: Truth) -> bool:
         """Whether a sequence may end with an error that it does not have of itself."""
-        return bool(self.excuse_all) or truth.wanted.seed in self.excused or truth.adapter in self.lost_adapters
+        return bool(self.excuse_all) or truth.wanted.seed in self.excused or truth.adapter_digest in self.lost_adapters
 
     def expired(self, seed: int, step_id: int) -> None:
         """The workers have waited for a mask of this sequence until it was too late."""

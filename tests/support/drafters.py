@@ -1,6 +1,6 @@
 """Drafters for tests: each sequence's is made by a function, and no step begins anything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,20 @@ class Played:
     draft: Callable[[list[int], int], list[int]]
     name: str = "played"
     matched: int = 0
+
+
+@dataclass(frozen=True)
+class Knowing:
+    """A drafter that finds in `texts` what follows, and makes a draft token of each position and token of it."""
+
+    texts: Callable[[], Iterable[list[int]]]
+    made: Callable[[int, int], int]
+
+    def draft(self, tokens: list[int], most: int) -> list[int]:
+        """Return draft tokens of what follows `tokens`; some are for a token more than there is."""
+        end = len(tokens)
+        text = next((text for text in self.texts() if text[:end] == tokens), tokens)
+        return [self.made(position, token) for position, token in enumerate(text[end : end + most], end)]
 
 
 @dataclass(frozen=True)

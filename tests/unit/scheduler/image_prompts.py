@@ -9,6 +9,7 @@ from scheduler_simulation import RUN_NS, Request, Service, step_ns
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import planned
 
 PAGE, ROWS = 4, 6
 CAT, DOG, BIRD = range(3)
@@ -56,8 +57,7 @@ def ask(server: Service, *parts: int | str, output: int = 2, **options: object) 
 def steps(server: Service) -> Iterator[StepPlan]:
     """The plans until nobody is left, one at a time."""
     while not server.nobody_left:
-        plan = server.schedule()
-        assert plan is not None
+        plan = planned(server)
         check_integrity(server.scheduler)
         yield plan
         server.receive()

@@ -1,6 +1,6 @@
 """Prompts that are served alone, and what they find in the cache."""
 
-from scheduler_simulation import NAN_TOKEN, Request, Service
+from scheduler_simulation import NAN_TOKEN, Service
 
 from tests.support.scheduler_integrity import check_integrity
 
@@ -16,10 +16,5 @@ def serve(server: Service, prompt: list[int], max_new_tokens: int = 1, **options
     seq = server.scheduler.live.by_id[str(request.seed)]
     server.drain()
     check_integrity(server.scheduler)
-    assert request.ends == ["nan"] if NAN_TOKEN in prompt else is_right(request)
+    assert request.ends == ["nan"] if NAN_TOKEN in prompt else request.is_answered
     return seq.cached_tokens
-
-
-def is_right(request: Request) -> bool:
-    """Return whether a request has its whole answer."""
-    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]

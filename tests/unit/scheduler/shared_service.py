@@ -1,27 +1,17 @@
 """A simulated service that several clients share."""
 
 from collections import Counter
+from functools import partial
 
 from numaserve.server.scheduler.client import Client
 from numaserve.workers.interface.protocol import StepPlan
-from scheduler_simulation import Request, Service
+from scheduler_simulation import Request, Service, small_service
 
-from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 FLOOD, SMALL = Client("flood"), Client("small")
 
-
-def service(*, ahead: bool = False, target_itl_s: float | None = None, **limits: int) -> Service:
-    defaults = {
-        "num_pages": 400,
-        "context_length": 400,
-        "max_slots": 8,
-        "max_step_tokens": 32,
-        "max_logit_rows": 32,
-        "page_size": 4,
-    }
-    return Service(plan_limits(**{**defaults, **limits}, target_itl_s=target_itl_s), ahead)  # type: ignore[arg-type]
+service = partial(small_service, num_pages=400, context_length=400, max_slots=8, max_step_tokens=32, max_logit_rows=32)
 
 
 def step(server: Service) -> StepPlan | None:

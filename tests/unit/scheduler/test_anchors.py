@@ -1,10 +1,12 @@
 """Sequences of a model with states: each goes on from a snapshot of its own states, and nothing fails without one."""
 
+from functools import partial
+
 import pytest
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.workers.interface.protocol import SamplingParams
-from scheduler_simulation import NAN_TOKEN, Service
-from served_alone import is_right, own, serve
+from scheduler_simulation import NAN_TOKEN, Service, small_service
+from served_alone import own, serve
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
@@ -13,17 +15,7 @@ from tests.support.sequences import sequence
 PAGE = 4
 SHARED = list(range(10, 26))  # four pages
 
-
-def service(ahead: bool = False, *, drafts: bool = False, **limits: int) -> Service:
-    config = {
-        "num_pages": 64,
-        "context_length": 100,
-        "max_slots": 4,
-        "max_step_tokens": 64,
-        "page_size": PAGE,
-        "num_snapshots": 8,
-    }
-    return Service(plan_limits(**{**config, **limits}), ahead, drafts=drafts)
+service = partial(small_service, num_snapshots=8)
 
 
 def free(server: Service) -> int:
@@ -75,7 +67,7 @@ def test_without_a_snapshot_a_mark_is_left_out() -> None:
     server = service(num_snapshots=1)
     requests = [server.add(own(number), 20) for number in range(1, 4)]
     server.drain()
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)
     check_integrity(server.scheduler)
 
 
@@ -92,7 +84,7 @@ def test_what_an_aborted_sequence_was_about_to_store_is_found(ahead: bool) -> No
     server.end(left, "abort")
     following = server.add(SHARED, 9)
     server.drain()
-    assert is_right(following)
+    assert following.is_answered
     assert server.scheduler.kv.hit_tokens == 12
 
 
@@ -108,7 +100,7 @@ def test_states_after_a_token_that_is_not_known_are_found_by_nobody() -> None:
     server.drain()
     check_integrity(server.scheduler)
     assert free(server) == 8
-    assert serve(server, [*left.truth[:8], *own(1)]) == 0
+    assert serve(server, [*left.tokens[:8], *own(1)]) == 0
 
 
 def test_a_mark_after_pages_that_others_have_too_is_found_later() -> None:
@@ -121,7 +113,7 @@ def test_a_mark_after_pages_that_others_have_too_is_found_later() -> None:
 def test_states_of_another_token_do_not_outlive_the_sequence_that_rewinds() -> None:
     server = service(drafts=True)
     assert serve(server, [0, 1, 2, 0, 1], max_new_tokens=40) == 0
-    truth = server.requests[0].truth
+    truth = server.requests[0].tokens
     for end in range(9, 45):
         assert serve(server, [*truth[:end], *own(end)]) is not None
 
@@ -186,7 +178,7 @@ def test_a_sequence_that_was_retracted_goes_on_from_its_own_states() -> None:
     requests = [server.add(own(number, 6), 20) for number in (1, 2)]
     server.drain()
     assert server.scheduler.stats().retractions
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)
 
 
 def test_no_snapshot_is_held_after_a_death() -> None:
@@ -199,4 +191,4 @@ def test_no_snapshot_is_held_after_a_death() -> None:
     check_integrity(server.scheduler)
     assert free(server) == 8
     server.drain()
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)

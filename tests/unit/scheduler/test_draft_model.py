@@ -52,7 +52,7 @@ def test_it_reads_all_that_others_may_find_in_the_cache(num_pages: int, ahead: b
             # Conversations that go on: the prompt is what was said before, and a little more.
             prompt = [*drawn.choice(said), drawn.randrange(3)][: drawn.randrange(4, 40)]
             request = service.add(prompt, drawn.randrange(1, 20), penalties=drawn.random() < 0.2)
-            said.append(request.truth[:-1])
+            said.append(request.tokens[:-1])
         if drawn.random() < 0.03:
             service.restart_workers()
         service.schedule()
@@ -79,8 +79,8 @@ def test_each_token_is_read_once_and_output_only_where_it_is_of_use() -> None:
                 begin, end = seq.start - len(work.lacking), seq.start + len(seq.tokens)
                 assert end // 4 > begin // 4  # a page has been filled
         answered(service)
-    assert request.received == request.truth[30:60]
-    assert request_off.received == request_off.truth[30:60]
+    assert request.received == request.tokens[30:60]
+    assert request_off.received == request_off.tokens[30:60]
     assert read[0] <= 60 and 56 <= read[1] <= 60
 
 

@@ -8,7 +8,7 @@ from numaserve.workers.interface.protocol import SamplingParams, SeqResult, Step
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
-from tests.support.sequences import sequence
+from tests.support.sequences import planned, sequence
 
 MASKED = SamplingParams(masked=True)
 STAND_IN = 99
@@ -17,12 +17,6 @@ STAND_IN = 99
 def scheduler(**limits: int | bool) -> Scheduler:
     sizes = {"num_pages": 8, "context_length": 64, "max_slots": 3, "max_step_tokens": 16, "page_size": 4}
     return Scheduler(plan_limits(**{**sizes, **limits}))  # type: ignore[arg-type]
-
-
-def planned(subject: Scheduler) -> StepPlan:
-    plan = subject.schedule()
-    assert plan is not None
-    return plan
 
 
 def answer(subject: Scheduler, plan: StepPlan, *results: SeqResult) -> list[tuple[str, int | None, bool]]:

@@ -8,7 +8,7 @@ from numaserve.workers.interface.protocol import SamplingParams, SeqResult, Step
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
-from tests.support.sequences import sequence
+from tests.support.sequences import planned, sequence
 
 MASKED = SamplingParams(masked=True)
 
@@ -16,12 +16,6 @@ MASKED = SamplingParams(masked=True)
 def scheduler(**limits: int) -> Scheduler:
     sizes = {"num_pages": 8, "context_length": 64, "max_slots": 3, "max_step_tokens": 16, "page_size": 4}
     return Scheduler(plan_limits(**{**sizes, **limits}))
-
-
-def planned(scheduler: Scheduler) -> StepPlan:
-    plan = scheduler.schedule()
-    assert plan is not None
-    return plan
 
 
 def answer(scheduler: Scheduler, plan: StepPlan, **fields: bool) -> None:

@@ -1,34 +1,22 @@
 """Sequences whose logits are not numbers: each ends alone, and leaves no page behind that others could find."""
 
+from functools import partial
+
 import pytest
 from numaserve.server.scheduler.cache.scope import CacheScope
-from scheduler_simulation import NAN_TOKEN, Request, Service
+from scheduler_simulation import NAN_TOKEN, Service, small_service
 
-from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
 SHARED = [0, 1, 2, 0, 1, 2, 0, 1]  # two pages
 
-
-def service(ahead: bool = False, **limits: int) -> Service:
-    config = {
-        "num_pages": 32,
-        "context_length": 100,
-        "max_slots": 4,
-        "max_step_tokens": 64,
-        "page_size": PAGE,
-    }
-    return Service(plan_limits(**{**config, **limits}), ahead)
+service = partial(small_service, num_pages=32)
 
 
 def found(server: Service, prompt: list[int], salt: str = "") -> int:
     """Tokens of the prompt that are in the cache."""
     return server.scheduler.kv.tree.match_prefix(CacheScope(salt=salt), prompt, len(prompt) // PAGE).depth * PAGE
-
-
-def is_right(request: Request) -> bool:
-    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -38,7 +26,7 @@ def test_a_sequence_without_numbers_ends_alone(ahead: bool) -> None:
     server.drain()
     assert requests[1].ends == ["nan"]
     assert requests[1].received == []
-    assert is_right(requests[0]) and is_right(requests[2])
+    assert requests[0].is_answered and requests[2].is_answered
     check_integrity(server.scheduler)
     assert server.scheduler.stats().pages_active == 0
 
@@ -104,7 +92,7 @@ def test_who_holds_hidden_pages_goes_on_and_they_are_the_first_to_go() -> None:
     check_integrity(server.scheduler)
     server.drain()
     check_integrity(server.scheduler)
-    assert is_right(server.requests[1])
+    assert server.requests[1].is_answered
     cached = server.scheduler.stats().pages_cached
     assert server.scheduler.kv.tree.evict(cached)[: cached - 1]
     assert server.scheduler.stats().pages_cached == 0
@@ -123,7 +111,7 @@ def test_a_retracted_sequence_ends_when_its_result_comes() -> None:
     assert young.ends == ["nan"]
     check_integrity(server.scheduler)
     server.drain()
-    assert is_right(old)
+    assert old.is_answered
     assert found(server, young.prompt) == 0
 
 

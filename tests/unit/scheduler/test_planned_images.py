@@ -11,6 +11,7 @@ from numaserve.workers.interface.protocol import PlacedRows, TowerWork
 from scheduler_simulation import NAN_TOKEN, RUN_NS, step_ns
 
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import planned
 
 
 def test_a_tile_is_run_once_and_its_rows_are_placed_by_each_chunk() -> None:
@@ -75,8 +76,7 @@ def test_a_place_that_a_plan_in_flight_reads_is_not_given_to_another_tile() -> N
     ask(server, "cat", 1, output=8)
     ask(server, "dog", 1)
     assert server.schedule() is not None
-    later = server.schedule()
-    assert later is not None
+    later = planned(server)
     assert later.tower is UNSET
     server.drain()
 
@@ -147,8 +147,7 @@ def test_the_sequence_whose_tile_kills_the_workers_is_convicted() -> None:
     others = [ask(server, 3, "cat", text) for text in range(1, 5)]
     deaths = 0
     while not server.nobody_left:
-        plan = server.schedule()
-        assert plan is not None
+        plan = planned(server)
         if any(server.store.contents[work.tile] == deadly.tiles[3] for work in plan.tower or []):
             deaths += 1
             server.restart_workers()
@@ -188,8 +187,7 @@ def test_runs_that_never_fit_are_planned_one_at_a_time() -> None:
     request = ask(server, "cat", 1, "dog", "bird", 3)
     per_step = []
     while not request.received:
-        plan = server.schedule()
-        assert plan is not None
+        plan = planned(server)
         per_step.append(runs(plan))
         server.receive()
     assert max(per_step) == 1
@@ -215,13 +213,11 @@ def test_a_run_that_does_not_fit_waits_until_it_is_first_and_text_goes_on() -> N
     server = learnt(service(tiles=40, target_itl_s=0.0025, enable_prefix_cache=False), streams=1)
     text = ask(server, 8, client=Client("text"))
     image = ask(server, "cat", 1, client=Client("image"))
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     assert runs(plan) == 0
     server.receive()
     assert text.received
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     assert runs(plan) == 1
     server.drain()
     assert image.ends == ["length"]
@@ -249,8 +245,7 @@ def test_what_a_step_takes_is_learnt_without_its_runs_and_deadlines_know_of_both
         server.drain()
         server.scheduler.features.flush()
     ask(server, "bird", 5)
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     record = server.scheduler.in_flight[0]
     expected = server.scheduler.step_costs.expected(record)
     without = server.scheduler.step_costs.served.expected(record.terms)

@@ -9,7 +9,7 @@ from numaserve.workers.interface.protocol import SamplingParams, SeqResult, Step
 
 from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
-from tests.support.sequences import sequence
+from tests.support.sequences import planned, sequence
 
 EMBEDDING = b"\0\0\x80?"
 
@@ -21,12 +21,6 @@ def scheduler(**limits: int) -> Scheduler:
 
 def pooled(name: str, tokens: int) -> Sequence:
     return sequence(name, range(tokens), SamplingParams(), 0, pooling=Pooling())
-
-
-def planned(scheduler: Scheduler) -> StepPlan:
-    plan = scheduler.schedule()
-    assert plan is not None
-    return plan
 
 
 def answer(scheduler: Scheduler, plan: StepPlan, *, nan: bool = False) -> list[SequenceUpdate]:

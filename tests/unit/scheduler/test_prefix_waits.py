@@ -1,10 +1,11 @@
 """Sequences that wait while another one computes their prefix."""
 
+from functools import partial
+
 import pytest
 from numaserve.server.scheduler.client import Client
-from scheduler_simulation import Request, Service
+from scheduler_simulation import Service, small_service
 
-from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
@@ -12,17 +13,7 @@ SHARED = list(range(10, 50))  # ten pages, and more than two steps
 CHUNK = 16
 OWN = 11  # tokens of each prompt after them, with a mark of its own in the middle
 
-
-def service(ahead: bool = False, **limits: int) -> Service:
-    config = {
-        "num_pages": 128,
-        "context_length": 100,
-        "max_slots": 8,
-        "max_step_tokens": CHUNK,
-        "page_size": PAGE,
-        "num_snapshots": 16,
-    }
-    return Service(plan_limits(**{**config, **limits}), ahead)
+service = partial(small_service, num_pages=128, max_slots=8, max_step_tokens=CHUNK, num_snapshots=16)
 
 
 def prompt(number: int, shared: int = len(SHARED)) -> list[int]:
@@ -40,12 +31,8 @@ def run(server: Service) -> int:
             computed += max(0, min(seq.start + seq.num_tokens, prompts[seq.slot]) - seq.start)
         if server.sent and (plan is None or not server.ahead or len(server.sent) == 2):
             server.receive()
-    assert all(is_right(request) for request in server.requests.values() if request.ends != ["abort"])
+    assert all(request.is_answered for request in server.requests.values() if request.ends != ["abort"])
     return computed
-
-
-def is_right(request: Request) -> bool:
-    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]
 
 
 def waiting(server: Service) -> set[str]:
@@ -93,7 +80,7 @@ def test_who_waits_goes_on_when_the_other_ends_or_has_passed(ends: bool) -> None
         server.end(computing, "abort")
     server.receive()
     assert run(server) <= len(SHARED) + OWN + (0 if ends else OWN)
-    assert is_right(waits)
+    assert waits.is_answered
 
 
 def test_who_waits_can_leave() -> None:
@@ -148,4 +135,4 @@ def test_a_sequence_without_a_snapshot_is_waited_for_once() -> None:
     server.schedule()
     assert waiting(server) == set()  # they compute it one after the other, and wait for nobody
     run(server)
-    assert is_right(holder)
+    assert holder.is_answered

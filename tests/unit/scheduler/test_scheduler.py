@@ -1,27 +1,19 @@
 """What the scheduler promises, one example each."""
 
+from functools import partial
+
 import pytest
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
 from numaserve.workers.interface.protocol import SeqResult, StepPlan, StepResult
-from scheduler_simulation import Request, Service
+from scheduler_simulation import Request, small_service
 
-from tests.support.plan_limits import plan_limits
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import planned
 
 PAGE = 4
 
-
-def service(ahead: bool = False, **limits: int) -> Service:
-    defaults = {
-        "num_pages": 32,
-        "context_length": 100,
-        "max_slots": 4,
-        "max_step_tokens": 16,
-        "max_logit_rows": 16,
-        "page_size": PAGE,
-    }
-    return Service(plan_limits(**{**defaults, **limits}), ahead)
+service = partial(small_service, num_pages=32, max_step_tokens=16, max_logit_rows=16)
 
 
 def lengths(plan: StepPlan | None) -> list[int]:
@@ -32,10 +24,6 @@ def lengths(plan: StepPlan | None) -> list[int]:
 def starts(plan: StepPlan | None) -> list[int]:
     assert plan is not None
     return [seq.start for seq in plan.seqs]
-
-
-def finished(request: Request) -> bool:
-    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]
 
 
 def test_decodes_and_a_prefill_chunk_share_one_step() -> None:
@@ -141,8 +129,7 @@ def test_a_token_in_flight_is_planned_by_reference() -> None:
     server = service(ahead=True)
     server.add([1, 2], 3)
     server.schedule()
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     assert (plan.seqs[0].from_previous, plan.seqs[0].tokens, plan.seqs[0].start) == (True, [], 2)
     assert server.scheduler.schedule() is None  # two in flight are enough
 
@@ -155,7 +142,7 @@ def test_nothing_is_planned_past_the_length_limit() -> None:
     server.receive()
     assert server.schedule() is None
     server.receive()
-    assert finished(request)
+    assert request.is_answered
 
 
 def test_the_context_length_ends_a_sequence() -> None:
@@ -175,7 +162,7 @@ def test_a_stop_found_late_drops_the_surplus_result() -> None:
     assert request.ends == ["stop"]
     assert server.scheduler.stats().pages_active == 0
     assert server.receive() == []
-    assert request.received == request.truth[2:3]
+    assert request.received == request.tokens[2:3]
 
 
 def test_pages_of_an_aborted_request_are_free_at_once_and_safe_to_reuse() -> None:
@@ -188,7 +175,7 @@ def test_pages_of_an_aborted_request_are_free_at_once_and_safe_to_reuse() -> Non
     assert server.scheduler.stats().pages_active == 0
     other = server.add([1] * 13, 3)
     server.drain()
-    assert finished(other)
+    assert other.is_answered
 
 
 def test_admission_leaves_a_page_for_each_running_sequence_to_grow() -> None:
@@ -207,8 +194,8 @@ def test_the_youngest_is_retracted_when_pages_run_out_and_loses_nothing() -> Non
     young = server.add([1] * 7, 12)
     server.drain()
     assert server.scheduler.stats().retractions > 0
-    assert finished(old)
-    assert finished(young)
+    assert old.is_answered
+    assert young.is_answered
 
 
 def test_a_retracted_request_with_penalties_gets_its_history_back() -> None:
@@ -217,7 +204,7 @@ def test_a_retracted_request_with_penalties_gets_its_history_back() -> None:
     young = server.add([1] * 7, 12, penalties=True)
     server.drain()  # the simulated worker compares the histories with the truth
     assert server.scheduler.stats().retractions > 0
-    assert finished(young)
+    assert young.is_answered
 
 
 def test_a_sample_in_flight_survives_a_retraction() -> None:
@@ -230,7 +217,7 @@ def test_a_sample_in_flight_survives_a_retraction() -> None:
             before = list(young.received)
             server.receive()
     server.drain()
-    assert finished(young)
+    assert young.is_answered
     assert young.received[: len(before)] == before
 
 
@@ -248,7 +235,7 @@ def test_a_retracted_request_waits_for_its_sample_in_flight() -> None:
     server.receive()
     assert starts(server.schedule()) == [4]  # its first page was kept
     server.drain()
-    assert finished(young)
+    assert young.is_answered
 
 
 def test_prompt_logprobs_are_computed_in_full_within_the_row_limit() -> None:
@@ -296,8 +283,8 @@ def test_prompt_logprobs_lost_in_a_restart_are_computed_again_and_others_are_not
     assert lengths(server.schedule()) == [1, 3]  # which then takes all that the other's token leaves
     server.drain()
     assert echo.rows == [0] * 29
-    assert finished(echo)
-    assert finished(other)
+    assert echo.is_answered
+    assert other.is_answered
 
 
 def test_restarted_workers_resume_every_request_from_its_tokens() -> None:
@@ -310,7 +297,7 @@ def test_restarted_workers_resume_every_request_from_its_tokens() -> None:
     server.restart_workers()
     assert server.scheduler.stats().pages_free == 32
     server.drain()
-    assert all(finished(request) for request in requests)
+    assert all(request.is_answered for request in requests)
 
 
 def test_a_failed_step_ends_its_requests_and_spares_the_others() -> None:
@@ -322,7 +309,7 @@ def test_a_failed_step_ends_its_requests_and_spares_the_others() -> None:
     server.fail_step()
     assert failing.ends == ["error"]
     server.drain()
-    assert finished(sharing)
+    assert sharing.is_answered
 
 
 def test_a_failure_of_a_step_not_in_flight_ends_nobody() -> None:

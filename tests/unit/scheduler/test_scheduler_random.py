@@ -201,7 +201,7 @@ def with_pictures(prompt: list[int], shown: list[tuple[int, int]], rows: int) ->
 
 def check_request(request: Request, config: SchedulerConfig) -> None:
     assert len(request.ends) == 1
-    assert request.received == request.truth[len(request.prompt) :][: len(request.received)]
+    assert request.received == request.tokens[len(request.prompt) :][: len(request.received)]
     expected_rows = request.prompt[1:] if request.prompt_logprobs else []
     assert request.rows == expected_rows[: len(request.rows)]
     if NAN_TOKEN in request.prompt:

@@ -6,11 +6,11 @@ from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.interface.protocol import SamplingParams, StepPlan
 from numaserve.workers.interface.windows import Window, WindowTable
 from scheduler_simulation import NAN_TOKEN, Service
-from served_alone import is_right, own, serve
+from served_alone import own, serve
 
 from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.scheduler_integrity import check_integrity
-from tests.support.sequences import sequence
+from tests.support.sequences import planned, sequence
 
 PAGE = 4
 WINDOW = Window(6)
@@ -32,8 +32,7 @@ def free(server: Service) -> int:
 
 
 def step(server: Service) -> StepPlan:
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     server.receive()
     return plan
 
@@ -44,7 +43,7 @@ def test_a_sequence_of_any_length_needs_the_pages_of_its_window(window: Window, 
     server = Service(config(window, spare=0, enable_prefix_cache=False), ahead)
     requests = [server.add(own(number, 20 + number), 60) for number in range(1, 4)]
     server.drain()
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)
     assert free(server) == server.config.capacity.window_pages[0]
 
 
@@ -144,7 +143,7 @@ def test_draft_tokens_in_flight_may_all_be_rejected(drafter: str) -> None:
     server = Service(limits, ahead=True)
     requests = [server.add(own(number), 80) for number in (1, 2)]
     server.drain()
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)
     assert sum(server.scheduler.drafted.values()) > 0
 
 
@@ -158,9 +157,9 @@ def test_the_window_before_a_token_that_is_not_known_is_not_left() -> None:
     server.schedule()  # ends the second page, with a token that is not known
     server.end(left, "abort")
     server.drain()
-    requests = [server.add([*left.truth[:4], *own(number)], 9) for number in (1, 2)]  # they write after the same page
+    requests = [server.add([*left.tokens[:4], *own(number)], 9) for number in (1, 2)]  # they write after the same page
     server.drain()
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)
     assert server.scheduler.kv.hit_tokens == 8
 
 
@@ -181,7 +180,7 @@ def test_nothing_is_held_after_a_death() -> None:
     check_integrity(server.scheduler)
     assert free(server) == server.config.capacity.window_pages[0]
     server.drain()
-    assert all(is_right(request) for request in requests)
+    assert all(request.is_answered for request in requests)
 
 
 def test_a_table_with_too_few_pages_is_refused() -> None:

@@ -10,28 +10,21 @@ from numaserve.server.scheduler.sequence import (
     ECONOMICAL_STEP_S,
 )
 from numaserve.workers.interface.protocol import OperationTerms, StepPlan
-from scheduler_simulation import Request, Service, step_ns
+from scheduler_simulation import Request, Service, small_service, step_ns
 
 from tests.support.plan_limits import plan_limits
+from tests.support.sequences import planned
 
 PAGE = 4
 
 
 def service(target_itl_s: float | None, **limits: int) -> Service:
-    defaults = {
-        "num_pages": 600,
-        "context_length": 1000,
-        "max_slots": 8,
-        "max_step_tokens": 256,
-        "max_logit_rows": 256,
-        "page_size": PAGE,
-    }
-    return Service(plan_limits(**{**defaults, **limits}, target_itl_s=target_itl_s))  # type: ignore[arg-type]
+    sizes = {"num_pages": 600, "context_length": 1000, "max_slots": 8, "max_step_tokens": 256, "max_logit_rows": 256}
+    return small_service(target_itl_s=target_itl_s, **{**sizes, **limits})
 
 
 def step(server: Service) -> StepPlan:
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     server.receive()
     return plan
 

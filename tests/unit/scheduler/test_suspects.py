@@ -73,7 +73,7 @@ def test_one_that_kills_is_found_by_halves_and_the_others_go_on(count: int, posi
                 assert len(request.received) <= max(0, position - 2)
             else:
                 assert request.ends == ["length"]
-                assert request.received == request.truth[3:15]
+                assert request.received == request.tokens[3:15]
 
 
 def test_two_that_kill_are_both_found() -> None:
@@ -94,7 +94,7 @@ def test_deaths_between_which_steps_are_answered_convict_nobody() -> None:
     run.run(lambda _plan: next(steps) % 31 == 0, max_deaths=1000)
     assert run.deaths > 1
     for request in requests:
-        assert request.ends == ["length"] and request.received == request.truth[3:63]
+        assert request.ends == ["length"] and request.received == request.tokens[3:63]
 
 
 def test_a_death_without_plans_in_flight_is_nobodys() -> None:

@@ -9,6 +9,7 @@ from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import RUN_NS, Request, Service, step_ns
 
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.sequences import planned
 
 PARTS = (0.2, 0.1, 0.1, 0.2, 0.1, 0.1, 0.2)
 FILLED_S = 0.0016  # of the output token, and of about half a run
@@ -24,8 +25,7 @@ def streaming(**limits: object) -> Service:
 def plans(server: Service, request: Request) -> Iterator[StepPlan]:
     """The plans until the answer of a request begins, one at a time."""
     while not (request.received or request.ends):
-        plan = server.schedule()
-        assert plan is not None
+        plan = planned(server)
         check_integrity(server.scheduler)
         yield plan
         server.receive()
@@ -34,8 +34,7 @@ def plans(server: Service, request: Request) -> Iterator[StepPlan]:
 def begin(server: Service, *parts: int | str, **options: object) -> Request:
     """A request whose run has begun, and has parts left."""
     request = ask(server, *parts, **options)
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     assert [(work.begin, 0 < work.end < len(PARTS)) for work in plan.tower or []] == [(0, True)]
     assert [seq.num_tokens for seq in plan.seqs] == [1]
     check_integrity(server.scheduler)
@@ -104,8 +103,7 @@ def test_the_rest_of_a_run_needs_no_sequence_in_its_plan() -> None:
         server.schedule()
         server.receive()
     request = begin(server, "cat", 20)
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     assert not plan.seqs
     assert not plan.is_empty  # else the step loop takes it for a heartbeat
     assert [work.end for work in plan.tower or []] == [0]
@@ -172,8 +170,7 @@ def test_a_sequence_that_loses_its_turn_gives_its_run_up() -> None:
     server.receive()
     newcomer = server.scheduler.running_set.newcomer
     server.scheduler.running_set.newcomer = lambda: None  # type: ignore[method-assign]
-    plan = server.schedule()
-    assert plan is not None
+    plan = planned(server)
     assert not plan.tower
     assert server.scheduler.features.num_available == 1
     server.receive()
@@ -216,8 +213,7 @@ def test_the_sequence_whose_parts_kill_the_workers_is_convicted() -> None:
     deadly = ask(server, "bird", 2)
     deaths = 0
     while not deadly.ends:
-        plan = server.schedule()
-        assert plan is not None
+        plan = planned(server)
         if any(server.store.contents[work.tile] == deadly.tiles[0] for work in plan.tower or []):
             deaths += 1
             assert deaths > 1 or len(plan.seqs) == len(others)  # it has no position in the plan that kills first

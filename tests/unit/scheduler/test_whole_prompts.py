@@ -18,9 +18,9 @@ from tests.support.sequences import sequence
 def test_prompts_are_packed_into_steps_in_order_of_arrival() -> None:
     subject = WholePrompts(config())
     for name, tokens in (("a", 7), ("b", 9), ("c", 1), ("d", 16), ("e", 8), ("f", 9), ("g", 2)):
-        subject.add(name, tokens)
+        subject.add_prompt(name, tokens)
     steps = []
-    while names := subject.schedule():
+    while names := subject.plan():
         steps.append(names)
         subject.receive()
     # "g" would fit next to "e", but does not overtake "f".
@@ -31,26 +31,26 @@ def test_prompts_are_packed_into_steps_in_order_of_arrival() -> None:
 def test_a_prompt_longer_than_a_step_runs_alone_when_its_turn_comes() -> None:
     subject = WholePrompts(config())
     for name, tokens in (("a", 3), ("long", 48), ("b", 3), ("longer", 47), ("c", 3)):
-        subject.add(name, tokens)
-    steps = [subject.schedule() for _ in range(2)]
+        subject.add_prompt(name, tokens)
+    steps = [subject.plan() for _ in range(2)]
     while subject.sent:
         subject.receive()
-        steps.append(subject.schedule())
+        steps.append(subject.plan())
     assert [each for each in steps if each] == [["a"], ["long"], ["b"], ["longer"], ["c"]]
 
 
 def test_shorter_prompts_that_keep_coming_do_not_delay_a_long_one() -> None:
     subject = WholePrompts(config(max_slots=64))
     names = map(str, count())
-    subject.add("long", 48)
+    subject.add_prompt("long", 48)
     for _ in range(20):
-        subject.add(next(names), 4)
-    assert subject.schedule() == ["long"]
-    subject.add("long again", 48)
+        subject.add_prompt(next(names), 4)
+    assert subject.plan() == ["long"]
+    subject.add_prompt("long again", 48)
     before = []
-    while (planned := subject.schedule()) != ["long again"]:
+    while (planned := subject.plan()) != ["long again"]:
         before += planned
-        subject.add(next(names), 4)
+        subject.add_prompt(next(names), 4)
         subject.receive()
     assert before == list(map(str, range(20))), "only those that came before it are planned first"
 
@@ -58,15 +58,15 @@ def test_shorter_prompts_that_keep_coming_do_not_delay_a_long_one() -> None:
 def test_a_prompt_of_one_token_is_a_prompt_like_others() -> None:
     subject = WholePrompts(config())
     for name, tokens in (("a", 1), ("b", 14), ("c", 1), ("d", 1)):
-        subject.add(name, tokens)
-    assert [subject.schedule(), subject.schedule()] == [["a", "b", "c"], ["d"]]
+        subject.add_prompt(name, tokens)
+    assert [subject.plan(), subject.plan()] == [["a", "b", "c"], ["d"]]
 
 
 def test_a_plan_may_use_the_pages_of_the_plan_in_flight() -> None:
     subject = WholePrompts(config(num_pages=12))
     for name in ("a", "b", "c"):
-        subject.add(name, 48)
-    assert [subject.schedule(), subject.schedule()] == [["a"], ["b"]]
+        subject.add_prompt(name, 48)
+    assert [subject.plan(), subject.plan()] == [["a"], ["b"]]
     first, second = (set(plan.seqs[0].pages) for plan in subject.sent)  # type: ignore[union-attr]
     assert first == second == set(range(12))
     subject.drain()
@@ -79,15 +79,15 @@ def test_slots_and_pages_bound_a_step() -> None:
     pages = WholePrompts(config(context_length=8, num_pages=2))
     for subject in (slots, pages):
         for name in "abcd":
-            subject.add(name, 2)
-    assert slots.schedule() == ["a", "b", "c"]
-    assert pages.schedule() == ["a", "b"]
+            subject.add_prompt(name, 2)
+    assert slots.plan() == ["a", "b", "c"]
+    assert pages.plan() == ["a", "b"]
 
 
 def test_the_most_urgent_prompt_of_a_client_is_first() -> None:
     subject = WholePrompts(config())
     for name, priority in (("a", 0), ("b", 1), ("c", -1), ("d", 0)):
-        subject.add(name, 10, priority=priority)
+        subject.add_prompt(name, 10, priority=priority)
     subject.drain()
     assert subject.embedded == ["c", "a", "d", "b"]
 
@@ -96,10 +96,10 @@ def test_clients_take_turns_and_no_running_prompt_gives_way() -> None:
     subject = WholePrompts(config())
     flood, small = Client("flood"), Client("small")
     for index in range(12):
-        subject.add(f"flood {index}", 8, flood)
-    assert subject.schedule() == ["flood 0", "flood 1"]
-    subject.add("small", 8, small)
-    assert subject.schedule() == ["small", "flood 2"]
+        subject.add_prompt(f"flood {index}", 8, client=flood)
+    assert subject.plan() == ["flood 0", "flood 1"]
+    subject.add_prompt("small", 8, client=small)
+    assert subject.plan() == ["small", "flood 2"]
     assert subject.scheduler.stats().retractions == 0
     subject.drain()
     assert all(times == 1 for times in subject.answered.values())
@@ -107,13 +107,13 @@ def test_clients_take_turns_and_no_running_prompt_gives_way() -> None:
 
 def test_a_prompt_that_leaves_while_it_is_computed_frees_its_pages_and_slot_at_once() -> None:
     subject = WholePrompts(config(max_slots=1, num_pages=12))
-    subject.add("a", 48)
-    subject.add("b", 48)
-    subject.schedule()
-    assert subject.schedule() == []
+    subject.add_prompt("a", 48)
+    subject.add_prompt("b", 48)
+    subject.plan()
+    assert subject.plan() == []
     subject.scheduler.finish("a")
     assert subject.scheduler.stats().pages_free == 12
-    assert subject.schedule() == ["b"]
+    assert subject.plan() == ["b"]
     subject.drain()
     assert subject.embedded == ["b"]
 
@@ -121,27 +121,27 @@ def test_a_prompt_that_leaves_while_it_is_computed_frees_its_pages_and_slot_at_o
 def test_prompts_are_computed_again_after_the_workers_have_died() -> None:
     subject = WholePrompts(config())
     for name in ("a", "b", "c"):
-        subject.add(name, 10)
-    assert [subject.schedule(), subject.schedule()] == [["a"], ["b"]]
-    subject.die()
+        subject.add_prompt(name, 10)
+    assert [subject.plan(), subject.plan()] == [["a"], ["b"]]
+    subject.restart_workers()
     subject.drain()
     assert sorted(subject.embedded) == ["a", "b", "c"]
 
 
 def test_an_embedding_that_is_not_numbers_ends_its_request_alone() -> None:
     subject = WholePrompts(config())
-    for name in ("a", "b"):
-        subject.add(name, 4)
-    subject.schedule()
-    subject.receive(nan=True)
+    subject.add_prompt("a", 4, nan=True)
+    subject.add_prompt("b", 4)
+    subject.plan()
+    subject.receive()
     assert (subject.embedded, subject.live()) == (["b"], [])
 
 
 def test_a_prompt_may_fill_the_context_and_not_exceed_it() -> None:
     subject = WholePrompts(config(context_length=32))
-    subject.add("a", 32)
+    subject.add_prompt("a", 32)
     with pytest.raises(SequenceTooLong, match="the prompt has 33 tokens and this server accepts 1 to 32 tokens"):
-        subject.add("b", 33)
+        subject.add_prompt("b", 33)
     subject.drain()
     assert subject.embedded == ["a"]
 

@@ -5,6 +5,7 @@ import random
 import pytest
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import SequenceState
+from numaserve.workers.interface.protocol import StepPlan
 from whole_prompt_service import PAGE, WholePrompts, config
 
 SEEDS = 150
@@ -27,7 +28,7 @@ def service(draw: random.Random) -> WholePrompts:
 def check_first(subject: WholePrompts, waiting: list[str], planned: list[str]) -> None:
     """Check that a plan has the first prompts that waited, and that the next one found no place."""
     assert planned == waiting[: len(planned)]
-    lengths = {name: subject.sequences[name].prompt_len for name in waiting}
+    lengths = {name: subject.lengths[name] for name in waiting}
     used = sum(lengths[name] for name in planned)
     after = waiting[len(planned) :]
     if not planned or not after:
@@ -44,7 +45,7 @@ def test_prompts_of_one_client_are_planned_once_whole_and_by_priority_and_arriva
         draw = random.Random(seed)
         subject = service(draw)
         for index in range(draw.randint(1, 50)):  # fewer than a priority may overtake
-            subject.add(
+            subject.add_prompt(
                 str(index), draw.randint(1, subject.config.capacity.context_length), priority=draw.choice([0, 0, -1, 1])
             )
             for _ in range(draw.choice([0, 0, 1, 2])):
@@ -52,12 +53,12 @@ def test_prompts_of_one_client_are_planned_once_whole_and_by_priority_and_arriva
                 ordered = [
                     seq.request_id for seq in sorted(waiting, key=lambda seq: (seq.request.priority, seq.arrival))
                 ]
-                check_first(subject, ordered, subject.schedule())
+                check_first(subject, ordered, subject.plan())
                 if subject.sent and draw.random() < 0.6:
                     subject.receive()
         subject.drain()
-        assert sorted(subject.planned) == sorted(subject.sequences), f"seed {seed}: not each prompt in just one plan"
-        assert sorted(subject.embedded) == sorted(subject.sequences)
+        assert sorted(subject.planned) == sorted(subject.lengths), f"seed {seed}: not each prompt in just one plan"
+        assert sorted(subject.embedded) == sorted(subject.lengths)
         assert subject.scheduler.stats().pages_free == subject.config.capacity.num_pages
 
 
@@ -73,19 +74,21 @@ def test_whatever_happens_each_prompt_ends_once_and_all_pages_are_free(block: in
             match draw.choices(["add", "schedule", "receive", "abort", "fail", "die"], [8, 8, 6, 1, 0.3, 0.3])[0]:
                 case "add":
                     length = draw.randint(1, subject.config.capacity.context_length)
-                    subject.add(str(index), length, draw.choice(clients), draw.choice([0, 0, -3, 2, 100]))
+                    options = {"client": draw.choice(clients), "priority": draw.choice([0, 0, -3, 2, 100])}
+                    subject.add_prompt(str(index), length, nan=draw.random() < 0.05, **options)
                 case "schedule":
-                    subject.schedule()
+                    subject.plan()
                 case "receive" if subject.sent:
-                    subject.receive(nan=draw.random() < 0.1)
+                    subject.receive()
                 case "abort" if subject.live():
                     seq = draw.choice(subject.live())
                     subject.scheduler.finish(seq.request_id)
                     aborted.add(seq.request_id)
-                case "fail":
-                    lost = subject.try_fail_step() or lost
+                case "fail" if subject.sent and isinstance(subject.sent[0], StepPlan):
+                    subject.fail_step()
+                    lost = True
                 case "die":
-                    subject.die()
+                    subject.restart_workers()
                     lost = True
         subject.drain()
         assert not subject.live()
@@ -93,7 +96,7 @@ def test_whatever_happens_each_prompt_ends_once_and_all_pages_are_free(block: in
         assert not aborted & set(subject.embedded)
         if not lost:
             ended = aborted | set(subject.answered)
-            assert ended == set(subject.sequences), f"seed {seed}: a prompt was lost"
+            assert ended == set(subject.lengths), f"seed {seed}: a prompt was lost"
             assert len(subject.planned) == len(set(subject.planned)), f"seed {seed}: a prompt was planned twice"
         assert subject.scheduler.stats().retractions == 0
         assert subject.scheduler.stats().pages_free == subject.config.capacity.num_pages

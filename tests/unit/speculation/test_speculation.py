@@ -27,7 +27,7 @@ from numaserve.workers.interface.protocol import (
 
 from tests.support.drafters import Each, Played
 from tests.support.plan_limits import plan_limits
-from tests.support.sequences import sequence
+from tests.support.sequences import planned, sequence
 from tests.support.speculating import choose, sampled, took, waits
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -69,12 +69,6 @@ def answered(subject: Scheduler, *sampled: list[int], worker_ns: int = 1_000_000
     """Answer the oldest plan: what each of its sequences has sampled."""
     seqs = [SeqResult(first, following=[SampledToken(each) for each in rest]) for first, *rest in sampled]
     subject.apply(StepResult(subject.in_flight[0].step_id, 0, seqs, 0, 0, worker_ns))
-
-
-def planned(subject: Scheduler) -> StepPlan:
-    plan = subject.schedule()
-    assert plan is not None
-    return plan
 
 
 def begun(subject: Scheduler, *sequences: Sequence) -> None:

@@ -1,18 +1,44 @@
-"""The KV cache of the workers, which trusts nothing that a plan says."""
+"""The KV cache of simulated workers, which trusts nothing that a plan says."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
-from numaserve.workers.interface.protocol import DiskRecord, SeqPlan, SeqResult, StepPlan
+from msgspec.structs import replace
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.workers.interface.drafters import MAX_DRAFTS
+from numaserve.workers.interface.protocol import (
+    KEPT_HIDDEN_STATES,
+    TO_BE_DRAFTED,
+    DiskRecord,
+    SampledToken,
+    SeqPlan,
+    SeqResult,
+    StepPlan,
+    TokenLogprobs,
+)
 
-from tests.simulation.scenario import Scenario
-from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth
-from tests.simulation.world import World
 from tests.support.simulated_features import SimulatedFeatures
 from tests.support.simulated_states import SimulatedStates
 from tests.support.simulated_windows import SimulatedWindows
+
+
+class Truth(Protocol):
+    """The tokens of a sequence, whatever happens to it, and the digests that its positions leave in the cache."""
+
+    seed: int
+    prompt_len: int
+    tokens: list[int]  # prompt, every token that may be sampled, and one more
+    digests: list[int]
+    tiles: Mapping[int, Hashable]  # contents, by first positions
+    penalties: bool
+    adapter_digest: str  # empty: none
+
+    def is_nan(self, position: int) -> bool: ...
+    def row(self, position: int) -> TokenLogprobs: ...
+    def sampled(self, position: int) -> SampledToken: ...
+    def embedding(self) -> bytes: ...
 
 
 class Content(NamedTuple):
@@ -27,36 +53,46 @@ class Content(NamedTuple):
 @dataclass(slots=True)
 class _Slot:
     truth: Truth
-    pages: list[int]
+    own_pages: list[list[int]]  # their contents
     sampled: int
     history: list[int]  # what penalties count
     adapter: int  # its place
+    pages: list[int] = field(default_factory=list)
     stands_in: bool = False  # `sampled` stands for a token whose mask was late
 
 
-class Memory:
-    """Pages of digests. A plan must find in the pages of each sequence what the tokens before it have left there."""
+class SimulatedMemory:
+    """Pages of digests. A plan must find in the pages of each sequence what the tokens before it have left there.
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
-        self._world = world
-        self._scenario = scenario
-        self._pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]
-        self._reads_drafts = scenario.worker_drafter == "draft_model"
-        self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
+    `truths` are those of sequences by their seeds, which a plan names in `SlotInit`; `contents` are those of tiles.
+    `violate` is called with what is wrong.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        truths: Mapping[int, Truth],
+        contents: Mapping[int, Hashable],
+        violate: Callable[[str], None],
+        *,
+        vocabulary: int,
+        tower_parts: Sequence[float] = (1.0,),
+    ) -> None:
+        """`tower_parts` has the share of each part of a run of the tower."""
+        limits, size = config.capacity, config.page_size
+        self._config = config
+        self._truths = truths
+        self._violate = violate
+        self._vocabulary = vocabulary
+        self._pages = [[0] * size for _ in range(limits.num_pages)]
+        self._draft_pages = [[0] * size for _ in range(limits.num_pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
         self.adapters: dict[int, str] = {}  # contents, by place
-        self._states = SimulatedStates(scenario.snapshots, world.violate) if scenario.snapshots else None
+        self._states = SimulatedStates(limits.num_snapshots, violate) if limits.num_snapshots else None
         self._windows: SimulatedWindows | None = None
-        if scenario.windows:
-            self._windows = SimulatedWindows(scenario.window_tables, scenario.page_layout, world.violate)
-
-        self._features = SimulatedFeatures(
-            scenario.feature_tiles,
-            scenario.rows_per_tile,
-            world.images.contents,
-            world.violate,
-            scenario.tower_parts,
-        )
+        if config.windows:
+            self._windows = SimulatedWindows(config.window_tables, config.page_layout, violate)
+        self._features = SimulatedFeatures(limits.feature_tiles, config.rows_per_tile, contents, violate, tower_parts)
 
     def content(self, record: DiskRecord) -> Content:
         """Return what a record is written with."""
@@ -84,26 +120,55 @@ class Memory:
         """Check what does not depend on the state in which the plan is run. `in_flight` are the plans before it whose
         answers count and have not come."""
         self._features.sent(plan, in_flight)
-        tokens = sum(seq.num_tokens for seq in plan.seqs)
+        limits = self._config.capacity
+        tokens = [seq.num_tokens for seq in plan.seqs]
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(plan.drafts_of_each)
         slots = {seq.slot for seq in plan.seqs}
-        fits = tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
-        if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
-            self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
-        if plan.windows is not UNSET and self._windows is None:
-            self._world.violate(f"plan {plan.step_id} changes window tables, and there are none")
+        fits = sum(tokens) <= self._config.shared_step_tokens or (self._config.whole_prompts and len(tokens) == 1)
+        if not (
+            fits and rows <= limits.max_logit_rows and len(slots) == len(tokens) and slots <= {*range(limits.max_slots)}
+        ):
+            self._violate(f"plan {plan.step_id} is more than the workers were told they would get")
+        if (plan.windows is not UNSET and self._windows is None) or (plan.states is not UNSET and self._states is None):
+            self._violate(f"plan {plan.step_id} changes window tables or states, and there are none")
+        if plan.draft_work == [] or (plan.drafts is not UNSET and not any(plan.drafts)):
+            self._violate(f"plan {plan.step_id} has a list of draft tokens that is empty")
 
     def open(self, plan: StepPlan) -> None:
         """Change window tables as a plan says, before its positions are known."""
         if self._windows is not None:
             self._windows.open(plan)
 
-    def run(self, plan: StepPlan, dropped: dict[int, int], late: set[int]) -> list[SeqResult]:
+    def drafted(self, plan: StepPlan, is_right: Callable[[int], bool], wrong: int) -> StepPlan:
+        """Return the plan with the draft tokens of the workers' drafter.
+
+        `is_right` is asked for the position of each of these tokens; one that is not right is `wrong`.
+        """
+        reads = {each.index for each in plan.draft_work or []}
+        seqs = list(plan.seqs)
+        for index, seq in enumerate(plan.seqs):
+            if TO_BE_DRAFTED not in seq.tokens:
+                continue
+            if not self._config.worker_drafter or index not in reads:
+                self._violate("draft tokens were asked of a draft model that reads nothing")
+            tokens = self._truth_of(seq).tokens
+            true = [*tokens[seq.start : seq.start + len(seq.tokens)], *[wrong] * len(seq.tokens)]
+            drafts = [
+                token if token != TO_BE_DRAFTED else true[place] if is_right(seq.start + place) else wrong
+                for place, token in enumerate(seq.tokens)
+            ]
+            seqs[index] = replace(seq, tokens=drafts)
+        return replace(plan, seqs=seqs)
+
+    def run(
+        self, plan: StepPlan, dropped: Mapping[int, int] | None = None, late: Collection[int] = ()
+    ) -> list[SeqResult]:
         """Run a plan; all read before any writes.
 
         `dropped` has the number of draft tokens after which the sequence of a slot has no mask, `late` the slots whose
         mask was not there in time.
         """
+        dropped, size = dropped or {}, self._config.page_size
         slots = [self._open(seq) for seq in plan.seqs]
         for work in plan.draft_work or []:
             self._draft(plan.seqs[work.index], slots[work.index], plan.drafts_of_each[work.index], work.lacking)
@@ -117,9 +182,9 @@ class Memory:
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
             for position in range(seq.start, seq.start + seq.num_tokens):
-                cell = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
+                cell = slot.pages[position // size], position % size
                 if cell in written:
-                    self._world.violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
+                    self._violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
                 written.add(cell)
                 self._pages[cell[0]][cell[1]] = slot.truth.digests[position] if position < right else -1
         results = [
@@ -142,39 +207,48 @@ class Memory:
         if self._windows is not None:
             self._windows.spoil(plan)
         self._features.spoil(plan)
+        size = self._config.page_size
         for seq in plan.seqs:
             slot = self._open(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):
-                page, at = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
+                page, at = slot.pages[position // size], position % size
                 self._pages[page][at] = self._draft_pages[page][at] = -1
 
     def _draft(self, seq: SeqPlan, slot: _Slot, drafts: int, lacking: list[int]) -> None:
         """Check what the draft model reads, which has to be all that it has not read before."""
         truth, start, end = slot.truth, seq.start - len(lacking), seq.start + len(seq.tokens)
-        known = end - drafts
+        known, size = end - drafts, self._config.page_size
+        reads_drafts = self._config.worker_drafter == "draft_model"
+        # Hidden states of tokens before are known as far as a layer that predicts keeps them.
+        if not reads_drafts and len(lacking) + MAX_DRAFTS >= KEPT_HIDDEN_STATES:
+            self._violate("the layer that predicts lacks more than it can read")
         if lacking != truth.tokens[start : seq.start] or start < 0 or known <= start:
-            self._world.violate("the draft model is to read what its sequence has not said")
-        cells = [(slot.pages[position // PAGE_SIZE], position % PAGE_SIZE) for position in range(max(known, end - 1))]
+            self._violate("the draft model is to read what its sequence has not said")
+        cells = [(slot.pages[position // size], position % size) for position in range(max(known, end - 1))]
         if any(self._draft_pages[page][at] != truth.digests[i] for i, (page, at) in enumerate(cells[:start])):
-            self._world.violate(f"the draft model would draft after what it has not read of {truth.wanted.seed}")
+            self._violate(f"the draft model would draft after what it has not read of {truth.seed}")
         for position, (page, at) in enumerate(cells[start:], start):
             right = seq.tokens[: position + 1 - seq.start] == truth.tokens[seq.start : position + 1]
             # What a layer that predicts has read of its own draft tokens, it has read with what it made itself.
-            right = right and self._reads_drafts and not slot.stands_in
+            right = right and reads_drafts and not slot.stands_in
             read = position < (seq.start if slot.stands_in else known) or right
             self._draft_pages[page][at] = truth.digests[position] if read else -1
 
+    def _truth_of(self, seq: SeqPlan) -> Truth:
+        return self._slots[seq.slot].truth if seq.init is None else self._truths[seq.init.sampling.seed]
+
     def _open(self, seq: SeqPlan) -> _Slot:
         if seq.init is not None:
-            truth = self._world.truths[seq.init.sampling.seed]
-            wanted = list(truth.wanted.prompt) if truth.wanted.penalties else []
+            truth, size = self._truth_of(seq), self._config.page_size
+            wanted = truth.tokens[: truth.prompt_len] if truth.penalties else []
             if seq.init.prompt_history != wanted:
-                self._world.violate("a sequence was started with a prompt that is not its own")
-            self._slots[seq.slot] = _Slot(truth, [], -1, list(seq.init.output_history), seq.init.adapter)
+                self._violate("a sequence was started with a prompt that is not its own")
+            own_pages = [truth.digests[at : at + size] for at in range(0, len(truth.digests), size)]
+            self._slots[seq.slot] = _Slot(truth, own_pages, -1, list(seq.init.output_history), seq.init.adapter)
         slot = self._slots[seq.slot]
         slot.pages += seq.pages
-        if (self.adapters.get(slot.adapter, "no adapter") if slot.adapter else "") != slot.truth.adapter:
-            self._world.violate(f"sequence {slot.truth.wanted.seed} would be computed with another adapter")
+        if (self.adapters.get(slot.adapter, "no adapter") if slot.adapter else "") != slot.truth.adapter_digest:
+            self._violate(f"sequence {slot.truth.seed} would be computed with another adapter")
         return slot
 
     def _read(self, seq: SeqPlan, slot: _Slot, drafts: int) -> tuple[int, int]:
@@ -184,17 +258,17 @@ class Memory:
             return start, start  # what it leaves is nobody's
         tokens = [slot.sampled] if seq.from_previous else seq.tokens
         known = len(tokens) - drafts
-        if not tokens or known < 1 or tokens[:known] != truth.tokens[start : start + known]:
-            self._world.violate(f"a plan has other tokens at {start} than its sequence")
+        if seq.from_previous == bool(seq.tokens) or known < 1 or tokens[:known] != truth.tokens[start : start + known]:
+            self._violate(f"a plan has other tokens at {start} than its sequence")
         if start + len(tokens) >= len(truth.tokens) and drafts:
-            self._world.violate("draft tokens go on beyond the end of their sequence")
-        full, rest = divmod(start, PAGE_SIZE)
-        pages = self._pages
-        right = all(pages[slot.pages[i]] == truth.pages[i] for i in range(full))
-        if not right or (rest and pages[slot.pages[full]][:rest] != truth.pages[full][:rest]):
-            self._world.violate(f"sequence {truth.wanted.seed} would read keys and values that are not its own")
+            self._violate("draft tokens go on beyond the end of their sequence")
+        full, rest = divmod(start, self._config.page_size)
+        pages, own = self._pages, slot.own_pages
+        right = all(pages[slot.pages[i]] == own[i] for i in range(full))
+        if not right or (rest and pages[slot.pages[full]][:rest] != own[full][:rest]):
+            self._violate(f"sequence {truth.seed} would read keys and values that are not its own")
         if seq.prompt_logprobs != truth.tokens[start + 1 : start + 1 + len(seq.prompt_logprobs)]:
-            self._world.violate("log-probabilities were asked of tokens that are not the prompt's")
+            self._violate("log-probabilities were asked of tokens that are not the prompt's")
         right = known
         while right < len(tokens) and tokens[right] == truth.tokens[start + right]:
             right += 1
@@ -213,12 +287,12 @@ class Memory:
         if not seq.sample:
             return SeqResult(prompt_logprobs=rows, nan=nan, embedding=embedding)
         if late and not nan:
-            slot.stands_in, slot.sampled = True, (truth.sampled(known).token + 1) % VOCABULARY
+            slot.stands_in, slot.sampled = True, (truth.sampled(known).token + 1) % self._vocabulary
             return SeqResult(slot.sampled, prompt_logprobs=rows, late=True)
         sampled = [truth.sampled(position) for position in range(known, end + 1)]
-        if truth.wanted.penalties:
+        if truth.penalties:
             if slot.history != truth.tokens[truth.prompt_len : known]:
-                self._world.violate("penalties would count other tokens than those of the output")
+                self._violate("penalties would count other tokens than those of the output")
             slot.history += [each.token for each in sampled]
         slot.sampled = sampled[-1].token
         first, *others = sampled

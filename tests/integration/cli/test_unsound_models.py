@@ -1,9 +1,10 @@
 """What is wrong with a model's files, or with the operator's own, is one line and exit status 2, and no worker runs."""
 
+import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,44 +81,37 @@ def test_the_reference_is_refused_without_torch_and_on_several_ranks(
     assert "run `pip install torch`" in refusal(capsys, *reference)
 
 
-@pytest.mark.parametrize("kind", special_files.KINDS)
-@pytest.mark.parametrize("name", WHOLE)
+def some_kinds(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each name with one or two kinds in the fast set, and with all in the slow one.
+
+    All open files in the same way: `tests/unit/workers/test_files.py` has every kind.
+    """
+    cross = itertools.product(enumerate(names), enumerate(special_files.KINDS))
+    marks = ((name, kind, () if (row + number) % 4 == 0 else pytest.mark.slow) for (row, name), (number, kind) in cross)
+    return pytest.mark.parametrize(("name", "kind"), [pytest.param(*values, marks=mark) for *values, mark in marks])
+
+
+@some_kinds([*WHOLE, *DIVIDED, "model.gguf"])
 def test_every_file_of_a_model_must_be_a_file(
     name: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if name in DIVIDED:
+        tiny_model.divide(folder)
     special_files.replace(folder / name, kind)
-    assert str(folder / name) in refusal(capsys, folder)
+    assert str(folder / name) in refusal(capsys, folder / name if name == "model.gguf" else folder)
 
 
-@pytest.mark.parametrize("kind", special_files.KINDS)
-@pytest.mark.parametrize("name", DIVIDED)
-def test_every_file_of_a_divided_model_must_be_a_file(
-    name: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tiny_model.divide(folder)
-    special_files.replace(folder / name, kind)
-    assert str(folder / name) in refusal(capsys, folder)
-
-
-@pytest.mark.parametrize("kind", special_files.KINDS)
-def test_a_gguf_file_must_be_a_file(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "model.gguf"
-    special_files.replace(path, kind)
-    assert str(path) in refusal(capsys, path)
-
-
-@pytest.mark.parametrize("kind", special_files.KINDS)
-@pytest.mark.parametrize("option", ["--api-key-file", "--config", "--chat-template", "--ssl-certfile", "--ssl-keyfile"])
+@some_kinds(["--api-key-file", "--config", "--chat-template", "--ssl-certfile", "--ssl-keyfile"])
 def test_every_file_of_the_operator_must_be_a_file(
-    option: str, kind: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, kind: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, secret = tmp_path / "settings.yaml", tmp_path / "secret"
     secret.touch(mode=0o600)
     special_files.replace(path, kind)
     if not path.is_symlink():
         path.chmod(0o700)
-    pair = {"--ssl-certfile": ["--ssl-keyfile", secret], "--ssl-keyfile": ["--ssl-certfile", secret]}.get(option, [])
-    assert str(path) in refusal(capsys, folder, option, path, *pair)
+    pair = {"--ssl-certfile": ["--ssl-keyfile", secret], "--ssl-keyfile": ["--ssl-certfile", secret]}.get(name, [])
+    assert str(path) in refusal(capsys, folder, name, path, *pair)
 
 
 def edit_header(path: Path, edit: Callable[[dict[str, dict[str, object]]], object]) -> None:

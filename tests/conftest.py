@@ -14,6 +14,7 @@ from tests.check.durations import Recorder
 from tests.support import launches
 from tests.support.coroutines import run_coroutine
 from tests.support.pairwise import mark_the_rest_slow
+from tests.support.simulated_loop import SimulatedLoop
 
 # Tests run in as many processes as there are cores: libraries that start a thread for each core only get in each
 # other's way. Read when numpy and torch are imported, which no other file does before this one.
@@ -98,4 +99,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    return run_coroutine(pyfuncitem)
+    return run_coroutine(pyfuncitem, SimulatedLoop if pyfuncitem.get_closest_marker("simulated_time") else None)

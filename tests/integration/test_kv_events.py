@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import Options, Server, pids_of, run, serving, until
+from harness import Options, Server, pids_of, serving, until
 from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.kv_events.publisher import Publisher
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
@@ -36,36 +36,32 @@ def is_exact(server: Server, subscriber: Subscriber) -> bool:
     return subscriber.index.prefixes() == told_prefixes(server.engine._scheduler.kv.tree)
 
 
-def test_a_subscriber_has_the_tree_after_drops_eviction_aborts_and_a_restart_of_the_workers(folder: Path) -> None:
+async def test_a_subscriber_has_the_tree_after_drops_eviction_aborts_and_a_restart_of_the_workers(folder: Path) -> None:
     log = KVEventLog("fake")
-
-    async def scenario() -> None:
-        feed = KVFeed(log, Publisher(*addresses(folder), "kv@", PAGE_SIZE, kept=20))
-        subscriber = Subscriber(*addresses(folder))
-        try:
-            # Steps of no length would be over before a poll finds the stream; it must be cut off by the kill.
-            async with serving(Options(pages=40, running=4, kv_log=log, faults=("--step-ms", "1"))) as server:
-                for first in range(12):
-                    prompt = [10 + first // 3] * 70 + [20 + first] * 30
-                    await server.complete(prompt=prompt, max_tokens=40, cache_salt="secret" if first == 5 else None)
-                    subscriber.read(lose=range(0, 1000, 3))
-                await until(lambda: is_exact(server, subscriber))
-                assert len(subscriber.index.blocks) > 8
-                server.engine._scheduler.flush_cache()
-                await until(lambda: is_exact(server, subscriber))
-                assert subscriber.index.blocks == {}
-                streaming = asyncio.ensure_future(server.complete(prompt=[11] * 200, max_tokens=600, stream=True))
-                await until(lambda: is_exact(server, subscriber) and len(subscriber.index.blocks) > 7)
-                assert not streaming.done()
-                os.kill(pids_of(server.engine)[0], signal.SIGKILL)
-                await until(lambda: is_exact(server, subscriber) and not subscriber.index.blocks)
-                await streaming
-                await until(lambda: is_exact(server, subscriber) and len(subscriber.index.blocks) > 7)
-        finally:
-            subscriber.close()
-            feed.close()
-
-    run(scenario())
+    feed = KVFeed(log, Publisher(*addresses(folder), "kv@", PAGE_SIZE, kept=20))
+    subscriber = Subscriber(*addresses(folder))
+    try:
+        # Steps of no length would be over before a poll finds the stream; it must be cut off by the kill.
+        async with serving(Options(pages=40, running=4, kv_log=log, faults=("--step-ms", "1"))) as server:
+            for first in range(12):
+                prompt = [10 + first // 3] * 70 + [20 + first] * 30
+                await server.complete(prompt=prompt, max_tokens=40, cache_salt="secret" if first == 5 else None)
+                subscriber.read(lose=range(0, 1000, 3))
+            await until(lambda: is_exact(server, subscriber))
+            assert len(subscriber.index.blocks) > 8
+            server.engine._scheduler.flush_cache()
+            await until(lambda: is_exact(server, subscriber))
+            assert subscriber.index.blocks == {}
+            streaming = asyncio.ensure_future(server.complete(prompt=[11] * 200, max_tokens=600, stream=True))
+            await until(lambda: is_exact(server, subscriber) and len(subscriber.index.blocks) > 7)
+            assert not streaming.done()
+            os.kill(pids_of(server.engine)[0], signal.SIGKILL)
+            await until(lambda: is_exact(server, subscriber) and not subscriber.index.blocks)
+            await streaming
+            await until(lambda: is_exact(server, subscriber) and len(subscriber.index.blocks) > 7)
+    finally:
+        subscriber.close()
+        feed.close()
 
 
 def test_the_serve_command_publishes_what_it_caches_and_leaves_no_socket(serve: Serve, folder: Path) -> None:

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from harness import Options, Server, run, serving, until
+from harness import Options, Server, serving, until
 from numaserve.server.cli.main import main
 
 
@@ -23,14 +23,11 @@ def status_of(*arguments: str) -> object:
     return caught.value.code
 
 
-def test_a_stream_of_its_own_is_shown_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with serving(Options(ranks=2, faults=["--step-ms", "2"])) as server:
-            options = ("--prompt-tokens", "100", "--output-tokens", "200")
-            assert await command(server, *options) == 0
-            assert await command(server, *options, "--json") == 0
-
-    run(scenario())
+async def test_a_stream_of_its_own_is_shown_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(Options(ranks=2, faults=["--step-ms", "2"])) as server:
+        options = ("--prompt-tokens", "100", "--output-tokens", "200")
+        assert await command(server, *options) == 0
+        assert await command(server, *options, "--json") == 0
     table, _, data = capsys.readouterr().out.partition("[{")
     assert "prefill, rank 0: 2 steps" in table  # 64 tokens, then 36
     assert "decode, rank 0: " in table
@@ -50,32 +47,26 @@ def test_a_stream_of_its_own_is_shown_by_phase(capsys: pytest.CaptureFixture[str
     assert (linear["name"], linear["ms"], linear["share"], linear["ceiling"]) == ("linear", 0.03, 0.6, "flops")
 
 
-def test_others_traffic_is_watched_without_sending_any(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=["--step-ms", "2"])) as server:
-            working = asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=1000))
-            await until(lambda: int(str(server.engine.server_info()["steps"])) > 0)
-            assert await command(server, "--seconds", "0.1") == 0
-            assert not working.done()
-            assert server.metric("prompt_tokens_total") == 2
-            assert (await working).status_code == 200
-            assert await command(server, "--seconds", "0.01") == 2
-
-    run(scenario())
+async def test_others_traffic_is_watched_without_sending_any(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(Options(faults=["--step-ms", "2"])) as server:
+        working = asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=1000))
+        await until(lambda: int(str(server.engine.server_info()["steps"])) > 0)
+        assert await command(server, "--seconds", "0.1") == 0
+        assert not working.done()
+        assert server.metric("prompt_tokens_total") == 2
+        assert (await working).status_code == 200
+        assert await command(server, "--seconds", "0.01") == 2
     out, err = capsys.readouterr()
     assert "traffic, rank 0: " in out
     assert "not measured, because requests were running" in out
     assert "no step ran" in err
 
 
-def test_bandwidth_that_was_not_measured_is_told_to_be_so(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=["--step-ms", "2", "--small-weights"])) as server:
-            options = ("--prompt-tokens", "100", "--output-tokens", "200")
-            assert await command(server, *options) == 0
-            assert await command(server, *options, "--json") == 0
-
-    run(scenario())
+async def test_bandwidth_that_was_not_measured_is_told_to_be_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(Options(faults=["--step-ms", "2", "--small-weights"])) as server:
+        options = ("--prompt-tokens", "100", "--output-tokens", "200")
+        assert await command(server, *options) == 0
+        assert await command(server, *options, "--json") == 0
     table, _, data = capsys.readouterr().out.partition("[{")
     assert "memory reads not measured" in table
     assert "bf16 0.001 TFLOP/s" in table
@@ -84,13 +75,10 @@ def test_bandwidth_that_was_not_measured_is_told_to_be_so(capsys: pytest.Capture
     assert {cost["ceiling"] for phase in phases for cost in phase["costs"]} == {"flops", None}
 
 
-def test_what_the_server_refuses_is_told_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with serving(Options(context=64, faults=["--step-ms", "2"])) as server:
-            assert await command(server, "--prompt-tokens", "100") == 2
-            assert await command(server, "--rank", "3", "--prompt-tokens", "8", "--output-tokens", "50") == 2
-
-    run(scenario())
+async def test_what_the_server_refuses_is_told_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(Options(context=64, faults=["--step-ms", "2"])) as server:
+        assert await command(server, "--prompt-tokens", "100") == 2
+        assert await command(server, "--rank", "3", "--prompt-tokens", "8", "--output-tokens", "50") == 2
     too_long, no_rank = capsys.readouterr().err.splitlines()
     assert "answered 400: This model's maximum context length is 64 tokens" in too_long
     assert "--rank 3 does not exist: the server has ranks 0 to 0" in no_rank

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
 from numaserve.server.common import patience
 from numaserve.server.common.patience import TICK_S, Patience, PatientTimer, patiently, wait_patiently
-
-from tests.support.simulated_loop import SimulatedLoop
 
 SECONDS = 5.0
 
@@ -88,73 +86,60 @@ def test_no_more_is_excused_than_was_spent_since_the_last_look() -> None:
     assert subject.spent_s == pytest.approx(0.4)
 
 
-def simulated(scenario: Coroutine[None, None, None]) -> None:
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        runner.run(scenario)
+@pytest.mark.simulated_time
+async def test_a_timer_ends_when_its_seconds_are_over() -> None:
+    ended: list[float] = []
+    clock = asyncio.get_running_loop().time
+    timer = PatientTimer(lambda: ended.append(clock()))
+    timer.start(SECONDS)
+    await asyncio.sleep(SECONDS - 0.1)
+    assert (ended, timer.spent_s) == ([], pytest.approx(SECONDS - 0.1))
+    await asyncio.sleep(10 * SECONDS)
+    assert ended == [pytest.approx(SECONDS, abs=0.1)]
+    assert timer.spent_s == 0.0
 
 
-def test_a_timer_ends_when_its_seconds_are_over() -> None:
-    async def scenario() -> None:
-        ended: list[float] = []
-        clock = asyncio.get_running_loop().time
-        timer = PatientTimer(lambda: ended.append(clock()))
-        timer.start(SECONDS)
-        await asyncio.sleep(SECONDS - 0.1)
-        assert (ended, timer.spent_s) == ([], pytest.approx(SECONDS - 0.1))
-        await asyncio.sleep(10 * SECONDS)
-        assert ended == [pytest.approx(SECONDS, abs=0.1)]
-        assert timer.spent_s == 0.0
-
-    simulated(scenario())
-
-
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("how", ["start", "allow"])
-def test_a_timer_has_the_seconds_that_it_was_given_last(how: str) -> None:
-    async def scenario() -> None:
-        ended: list[float] = []
-        clock = asyncio.get_running_loop().time
-        timer = PatientTimer(lambda: ended.append(clock()))
-        timer.start(SECONDS)
-        await asyncio.sleep(1.0)
-        getattr(timer, how)(2 * SECONDS)
-        await asyncio.sleep(10 * SECONDS)
-        assert ended == [pytest.approx(2 * SECONDS + (how == "start"), abs=0.1)]
-
-    simulated(scenario())
+async def test_a_timer_has_the_seconds_that_it_was_given_last(how: str) -> None:
+    ended: list[float] = []
+    clock = asyncio.get_running_loop().time
+    timer = PatientTimer(lambda: ended.append(clock()))
+    timer.start(SECONDS)
+    await asyncio.sleep(1.0)
+    getattr(timer, how)(2 * SECONDS)
+    await asyncio.sleep(10 * SECONDS)
+    assert ended == [pytest.approx(2 * SECONDS + (how == "start"), abs=0.1)]
 
 
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("how", ["stop", "pause"])
-def test_a_timer_that_does_not_run_ends_nothing_and_may_start_again(how: str) -> None:
-    async def scenario() -> None:
-        ended: list[float] = []
-        clock = asyncio.get_running_loop().time
-        timer = PatientTimer(lambda: ended.append(clock()))
-        timer.start(SECONDS)
-        getattr(timer, how)()
-        timer.allow(1.0)
-        await asyncio.sleep(3 * SECONDS)
-        assert ended == []
-        timer.start(SECONDS)
-        await asyncio.sleep(3 * SECONDS)
-        assert ended == [pytest.approx(4 * SECONDS, abs=0.1)]
-
-    simulated(scenario())
+async def test_a_timer_that_does_not_run_ends_nothing_and_may_start_again(how: str) -> None:
+    ended: list[float] = []
+    clock = asyncio.get_running_loop().time
+    timer = PatientTimer(lambda: ended.append(clock()))
+    timer.start(SECONDS)
+    getattr(timer, how)()
+    timer.allow(1.0)
+    await asyncio.sleep(3 * SECONDS)
+    assert ended == []
+    timer.start(SECONDS)
+    await asyncio.sleep(3 * SECONDS)
+    assert ended == [pytest.approx(4 * SECONDS, abs=0.1)]
 
 
-def test_a_wait_ends_with_what_is_awaited_or_with_its_seconds() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        done, never = loop.create_future(), loop.create_future()
-        loop.call_later(1.0, done.set_result, None)
-        await wait_patiently([done], SECONDS)
-        assert loop.time() == 1.0
-        await wait_patiently([done, never], SECONDS)
-        assert loop.time() == pytest.approx(1.0 + SECONDS, abs=0.1)
-        with pytest.raises(TimeoutError):
-            async with patiently(SECONDS):
-                await never
-
-    simulated(scenario())
+@pytest.mark.simulated_time
+async def test_a_wait_ends_with_what_is_awaited_or_with_its_seconds() -> None:
+    loop = asyncio.get_running_loop()
+    done, never = loop.create_future(), loop.create_future()
+    loop.call_later(1.0, done.set_result, None)
+    await wait_patiently([done], SECONDS)
+    assert loop.time() == 1.0
+    await wait_patiently([done, never], SECONDS)
+    assert loop.time() == pytest.approx(1.0 + SECONDS, abs=0.1)
+    with pytest.raises(TimeoutError):
+        async with patiently(SECONDS):
+            await never
 
 
 @pytest.fixture

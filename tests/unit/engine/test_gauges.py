@@ -8,7 +8,7 @@ from numaserve.workers.interface.protocol import OperationTerms, SamplingParams,
 from numaserve.workers.interface.windows import Window, WindowTable
 
 from tests.support.plan_limits import plan_limits
-from tests.support.sequences import sequence
+from tests.support.sequences import planned, sequence
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -18,8 +18,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def serve(scheduler: Scheduler, prompt: list[int]) -> None:
     """Compute a prompt to its end."""
     scheduler.add(sequence("request", prompt, SamplingParams(), 1))
-    plan = scheduler.schedule()
-    assert plan is not None
+    plan = planned(scheduler)
     scheduler.apply(StepResult(plan.step_id, 0, [SeqResult(7)], 0, 0, 0))
 
 
@@ -75,8 +74,7 @@ def test_tiles_and_the_time_of_the_tower_are_counted_once() -> None:
     for _ in range(2):
         images = (PlacedTile(1, Tile(0, b"cat")),)
         scheduler.add(sequence("request", [1, 0, 0], SamplingParams(), 1, images=images))
-        plan = scheduler.schedule()
-        assert plan is not None
+        plan = planned(scheduler)
         scheduler.apply(
             StepResult(plan.step_id, 0, [SeqResult(7)], 0, 0, 10**9, tower_ns=5 * 10**8 if plan.tower else 0)
         )

@@ -2,16 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import cast
 
 import pytest
 from numaserve.server.engine.recovery.outage import Outage
 from numaserve.server.metrics.metrics import Metrics
 
-from tests.support.simulated_loop import SimulatedLoop
-
 TIMEOUT_S = 10.0
+pytestmark = pytest.mark.simulated_time
 
 
 class Watched:
@@ -29,103 +27,82 @@ class Watched:
         self.pauses.append(seconds)
 
 
-def run(scenario: Coroutine[None, None, None]) -> None:
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        runner.run(scenario)
+async def test_it_expires_when_no_workers_come() -> None:
+    watched = Watched()
+    watched.outage.workers_down()
+    await asyncio.sleep(3 * TIMEOUT_S)
+    assert watched.expired == [pytest.approx(TIMEOUT_S, abs=0.1)]
+    assert watched.outage.expired
+    watched.outage.workers_up()
+    assert not watched.outage.expired
 
 
-def test_it_expires_when_no_workers_come() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        watched.outage.workers_down()
-        await asyncio.sleep(3 * TIMEOUT_S)
-        assert watched.expired == [pytest.approx(TIMEOUT_S, abs=0.1)]
-        assert watched.outage.expired
-        watched.outage.workers_up()
-        assert not watched.outage.expired
-
-    run(scenario())
+async def test_it_does_not_expire_while_there_are_workers() -> None:
+    watched = Watched()
+    watched.outage.workers_down()
+    await asyncio.sleep(1.0)
+    watched.outage.workers_up()
+    await asyncio.sleep(3 * TIMEOUT_S)
+    watched.outage.end()
+    assert not watched.expired
+    assert watched.pauses == [1.0 + 3 * TIMEOUT_S]
 
 
-def test_it_does_not_expire_while_there_are_workers() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        watched.outage.workers_down()
-        await asyncio.sleep(1.0)
-        watched.outage.workers_up()
-        await asyncio.sleep(3 * TIMEOUT_S)
-        watched.outage.end()
-        assert not watched.expired
-        assert watched.pauses == [1.0 + 3 * TIMEOUT_S]
-
-    run(scenario())
-
-
-def test_workers_that_die_before_they_answer_do_not_begin_it_anew() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        watched.outage.workers_down()
-        for _ in range(3):
-            await asyncio.sleep(4.0)
-            if not watched.expired:
-                watched.outage.workers_up()
-                watched.outage.workers_down()
-        assert watched.expired == [pytest.approx(TIMEOUT_S, abs=0.1)]
-
-    run(scenario())
-
-
-def test_it_begins_anew_once_there_was_an_answer() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        watched.outage.workers_down()
+async def test_workers_that_die_before_they_answer_do_not_begin_it_anew() -> None:
+    watched = Watched()
+    watched.outage.workers_down()
+    for _ in range(3):
         await asyncio.sleep(4.0)
-        watched.outage.workers_up()
-        watched.outage.end()
-        await asyncio.sleep(100.0)
-        watched.outage.workers_down()
-        await asyncio.sleep(0.9 * TIMEOUT_S)
-        assert not watched.expired
-        watched.outage.close()
-        await asyncio.sleep(100.0)
-        assert not watched.expired
-        assert watched.pauses == [4.0]
-
-    run(scenario())
+        if not watched.expired:
+            watched.outage.workers_up()
+            watched.outage.workers_down()
+    assert watched.expired == [pytest.approx(TIMEOUT_S, abs=0.1)]
 
 
-def told(scenario: Coroutine[None, None, None], caplog: pytest.LogCaptureFixture) -> list[dict[str, float]]:
+async def test_it_begins_anew_once_there_was_an_answer() -> None:
+    watched = Watched()
+    watched.outage.workers_down()
+    await asyncio.sleep(4.0)
+    watched.outage.workers_up()
+    watched.outage.end()
+    await asyncio.sleep(100.0)
+    watched.outage.workers_down()
+    await asyncio.sleep(0.9 * TIMEOUT_S)
+    assert not watched.expired
+    watched.outage.close()
+    await asyncio.sleep(100.0)
+    assert not watched.expired
+    assert watched.pauses == [4.0]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[dict[str, float]]:
     """The fields of every line of the log."""
-    with caplog.at_level(logging.INFO):
-        run(scenario)
     assert {record.message for record in caplog.records} == {"outage"}
     return [vars(record)["fields"] for record in caplog.records]
 
 
-def test_the_log_tells_its_parts_in_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        watched = Watched()
+async def test_the_log_tells_its_parts_in_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watched = Watched()
+    watched.outage.workers_down()
+    await asyncio.sleep(0.5)
+    watched.outage.workers_ended()
+    await asyncio.sleep(2.0)
+    watched.outage.workers_up()
+    await asyncio.sleep(4.0)
+    watched.outage.end()
+    watched.outage.end()
+    assert told(caplog) == [{"duration": 6.5, "ending": 0.5, "loading": 2.0, "answering": 4.0}]
+
+
+async def test_of_several_deaths_the_last_ones_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watched = Watched()
+    for _ in range(2):
         watched.outage.workers_down()
         await asyncio.sleep(0.5)
         watched.outage.workers_ended()
         await asyncio.sleep(2.0)
-        watched.outage.workers_up()
-        await asyncio.sleep(4.0)
-        watched.outage.end()
-        watched.outage.end()
-
-    assert told(scenario(), caplog) == [{"duration": 6.5, "ending": 0.5, "loading": 2.0, "answering": 4.0}]
-
-
-def test_of_several_deaths_the_last_ones_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        for _ in range(2):
-            watched.outage.workers_down()
-            await asyncio.sleep(0.5)
-            watched.outage.workers_ended()
-            await asyncio.sleep(2.0)
-        watched.outage.workers_up()
-        watched.outage.end()
-
-    assert told(scenario(), caplog) == [{"duration": 5.0, "ending": 3.0, "loading": 2.0, "answering": 0.0}]
+    watched.outage.workers_up()
+    watched.outage.end()
+    assert told(caplog) == [{"duration": 5.0, "ending": 3.0, "loading": 2.0, "answering": 0.0}]

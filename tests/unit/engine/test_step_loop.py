@@ -55,69 +55,56 @@ def _scheduler() -> Scheduler:
     return Scheduler(plan_limits(num_pages=16, context_length=256))
 
 
-def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_a_short_one() -> None:
+async def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_a_short_one() -> None:
     sent: list[StepPlan] = []
-
-    async def scenario() -> None:
-        scheduler = _scheduler()
-        scheduler.costs.describe([[OperationTerms("linear", row_flops=1e9)]])
-        loop = _loop(scheduler, sent)
-        scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
-        loop.start()
-        for _ in range(40):
-            await asyncio.sleep(0)
-            plan = sent[-1]
-            loop.on_answer(StepResult(plan.step_id, 0, [SeqResult(7)], 1, 0, worker_ns=10_000_000))
-        loop.halt()
-
-    asyncio.run(scenario())
+    scheduler = _scheduler()
+    scheduler.costs.describe([[OperationTerms("linear", row_flops=1e9)]])
+    loop = _loop(scheduler, sent)
+    scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
+    loop.start()
+    for _ in range(40):
+        await asyncio.sleep(0)
+        plan = sent[-1]
+        loop.on_answer(StepResult(plan.step_id, 0, [SeqResult(7)], 1, 0, worker_ns=10_000_000))
+    loop.halt()
     assert sent[0].deadline_s == 60.0
     assert sent[-1].deadline_s == LEAST_S
 
 
-def test_workers_that_only_beat_are_idle() -> None:
+async def test_workers_that_only_beat_are_idle() -> None:
     """Else those that are stopped just then would not be given the time to end what they do besides."""
     sent: list[StepPlan] = []
-
-    async def scenario() -> None:
-        scheduler = _scheduler()
-        loop = _loop(scheduler, sent, beat_s=60.0)
-        loop.start()
-        while not sent:  # the first beat leaves at once
-            await asyncio.sleep(0)
-        assert loop.idle
-        loop.on_answer(StepResult(sent[0].step_id, 0, [], 1, 0, worker_ns=1))
-        scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
-        loop.wake()
-        while len(sent) < 2:
-            await asyncio.sleep(0)
-        assert not loop.idle
-        loop.halt()
-
-    asyncio.run(scenario())
+    scheduler = _scheduler()
+    loop = _loop(scheduler, sent, beat_s=60.0)
+    loop.start()
+    while not sent:  # the first beat leaves at once
+        await asyncio.sleep(0)
+    assert loop.idle
+    loop.on_answer(StepResult(sent[0].step_id, 0, [], 1, 0, worker_ns=1))
+    scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
+    loop.wake()
+    while len(sent) < 2:
+        await asyncio.sleep(0)
+    assert not loop.idle
+    loop.halt()
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_the_scheduler_is_told_for_how_long_workers_rest_for_want_of_a_plan(
+async def test_the_scheduler_is_told_for_how_long_workers_rest_for_want_of_a_plan(
     depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[StepPlan] = []
     pauses: list[float] = []
     now = 100.0
-
-    async def scenario() -> None:
-        nonlocal now
-        scheduler = _scheduler()
-        monkeypatch.setattr(scheduler, "paused", pauses.append)
-        loop = _loop(scheduler, sent, depth=depth, clock=lambda: now)
-        scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
-        loop.start()
-        await asyncio.sleep(0)
-        for step in range(4):
-            now += 0.0105
-            loop.on_answer(StepResult(sent[step].step_id, 0, [SeqResult(7)], 1, 0, worker_ns=10_000_000))
-        loop.halt()
-
-    asyncio.run(scenario())
+    scheduler = _scheduler()
+    monkeypatch.setattr(scheduler, "paused", pauses.append)
+    loop = _loop(scheduler, sent, depth=depth, clock=lambda: now)
+    scheduler.add(sequence("a", [1, 2, 3], SamplingParams(), 40))
+    loop.start()
+    await asyncio.sleep(0)
+    for step in range(4):
+        now += 0.0105
+        loop.on_answer(StepResult(sent[step].step_id, 0, [SeqResult(7)], 1, 0, worker_ns=10_000_000))
+    loop.halt()
     # The first plan was made for a request, and with two in flight the workers have the next one already.
     assert pauses == pytest.approx([0.0005] * 3 if depth == 1 else [])

@@ -54,42 +54,36 @@ def test_a_full_lane_refuses_and_has_room_again_when_a_request_has_left() -> Non
     executor.close()
 
 
-def test_requests_take_turns() -> None:
+async def test_requests_take_turns() -> None:
     order: list[str] = []
 
     async def request(executor: Executor, name: str) -> None:
         for _ in range(3):
             await executor.run(lambda: order.append(name))
 
-    async def scenario() -> None:
-        async with busy_lane() as executor:
-            others = [asyncio.create_task(request(executor, name)) for name in "ab"]
-            await asyncio.sleep(0)
-        await asyncio.gather(*others)
-        executor.close()
-
-    asyncio.run(scenario())
+    async with busy_lane() as executor:
+        others = [asyncio.create_task(request(executor, name)) for name in "ab"]
+        await asyncio.sleep(0)
+    await asyncio.gather(*others)
+    executor.close()
     assert order == ["a", "b"] * 3
 
 
-def test_callers_take_turns_whatever_number_of_requests_they_have() -> None:
+async def test_callers_take_turns_whatever_number_of_requests_they_have() -> None:
     order: list[str] = []
 
     async def request(executor: Executor, caller: str, name: str) -> None:
         CALLER.set(Client(caller))
         await executor.run(lambda: order.append(name))
 
-    async def scenario() -> None:
-        jobs = [("flood", f"flood {index}") for index in range(5)] + [("small", "small"), ("other", "other")]
-        async with busy_lane() as executor:
-            waiting = [asyncio.create_task(request(executor, *job)) for job in jobs]
-            await asyncio.sleep(0)
-            waiting[1].cancel()
-            waiting[6].cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        executor.close()
-
-    asyncio.run(scenario())
+    jobs = [("flood", f"flood {index}") for index in range(5)] + [("small", "small"), ("other", "other")]
+    async with busy_lane() as executor:
+        waiting = [asyncio.create_task(request(executor, *job)) for job in jobs]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        waiting[6].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    executor.close()
     assert order == ["flood 0", "small", "flood 2", "flood 3", "flood 4"]
 
 

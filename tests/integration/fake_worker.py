@@ -255,11 +255,7 @@ class Worker:
         self, model: FakeModel, request_id: int, adapter: LoraAdapter, *, loading: bool = False
     ) -> AdapterLoaded:
         """Load an adapter, whose path may say what goes wrong at the rank with faults."""
-        if self.options.adapter_ms:
-            time.sleep(self.options.adapter_ms / 1000)
         model.adapters.pop(adapter.number, None)
-        if self.faulty and "dies" in adapter.path:
-            os.kill(os.getpid(), signal.SIGKILL)
         if self.faulty and ("refused" in adapter.path or (loading and "gone" in adapter.path)):
             return AdapterLoaded(self.rank, request_id, 0, "no memory for it")
         model.adapters[adapter.number] = adapter.digest
@@ -297,9 +293,6 @@ class Worker:
             os.kill(os.getpid(), signal.SIGKILL)
         if count == options.hang_at_step:
             time.sleep(3600)
-        if count == options.wrong_at_step:
-            self.send(StepResult(plan.step_id, self.rank, [SeqResult(1)] * 99, 0, 0, 0))
-            return False
         if count == options.fail_step:
             self.send(Failure(self.rank, plan.step_id, "this step failed on purpose"))
             return False
@@ -336,7 +329,6 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--lifeline-fd", type=int, required=True)
     parser.add_argument("--step-ms", type=float, default=0.0)
-    parser.add_argument("--adapter-ms", type=float, default=0.0, help="take such a time to load an adapter")
     parser.add_argument("--fault-rank", type=int, default=-1, help="only this rank commits the faults")
     parser.add_argument("--once", type=Path, default=None)
     parser.add_argument("--fail-load", default="")
@@ -348,7 +340,7 @@ def main() -> None:
     parser.add_argument("--nan", action="store_true", help="let two tokens make logits that are not numbers")
     parser.add_argument("--script", type=lambda path: Script(Path(path)), help="play these answers")
     parser.add_argument("--slow-end", action="store_true", help="have much to do still when told to end")
-    for fault in ("die-at-step", "die-of-token", "hang-at-step", "fail-step", "wrong-at-step"):
+    for fault in ("die-at-step", "die-of-token", "hang-at-step", "fail-step"):
         parser.add_argument(f"--{fault}", type=int, default=-1)
     Worker(parser.parse_args()).run()
 

@@ -30,7 +30,6 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
-from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
@@ -63,7 +62,6 @@ class Options:
     deadline_s: float = 30.0
     resume_timeout_s: float = 60.0
     beat_s: float | None = None
-    policy: RestartPolicy | None = None
     ring_factory: RingFactory | None = None
     mask_grace_s: float = 20.0
     mask_patience_s: float = 60.0
@@ -124,7 +122,6 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
                 lambda: create_mask_board(mask_rows(options.running), VOCAB),
                 adapters=tuple if options.adapters is None else options.adapters.at_launch,
             ),
-            options.policy,
         ),
         scheduler,
         options.tokenizer,

@@ -1,12 +1,10 @@
 """Draft tokens between the front end and workers: answers are the same to the last bit, whatever happens on the way."""
 
 import asyncio
-import os
-import signal
 
 import pytest
 from fake_worker import expected_tokens
-from harness import GREEDY, TELLING_BODIES, Options, Server, pids_of, serving, until, without_ids
+from harness import GREEDY, TELLING_BODIES, Options, Server, serving, without_ids
 from numaserve.server.speculation.server_drafters import ServerDrafters
 
 from tests.support.drafters import Each, NoDrafters
@@ -72,17 +70,6 @@ async def test_a_prediction_saves_steps_as_far_as_it_is_right_and_usage_tells_it
         assert details[ACCEPTED] < 30
 
 
-async def test_a_death_amid_draft_tokens_is_a_pause_with_the_same_tokens() -> None:
-    async with serving(Options()) as server:
-        without = await answered(server, {"max_tokens": 300})
-    async with serving(Options(ranks=2, drafters=ORACLES, faults=("--step-ms", "3"))) as server:
-        job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
-        await until(lambda: server.engine._scheduler.drafted["played", False] > 3)
-        os.kill(pids_of(server.engine)[1], signal.SIGKILL)
-        assert await job == without
-        assert server.metric("requests_resumed_total") == 1
-
-
 @pytest.mark.parametrize("kind", TELLING_BODIES)
 async def test_an_answer_is_the_same_to_the_last_bit_with_a_draft_model(kind: str) -> None:
     async with serving(Options(step_tokens=16)) as server:
@@ -95,14 +82,3 @@ async def test_an_answer_is_the_same_to_the_last_bit_with_a_draft_model(kind: st
         before = drafted.total()
         assert await answered(server, TELLING_BODIES[kind] | {"speculative": ["suffix"]}) == without
         assert drafted.total() == before
-
-
-async def test_a_death_amid_draft_tokens_of_a_draft_model_is_a_pause_with_the_same_tokens() -> None:
-    async with serving(Options()) as server:
-        without = await answered(server, {"max_tokens": 300})
-    options = Options(ranks=2, drafters=NoDrafters(), worker_drafter="draft_model", faults=("--step-ms", "3"))
-    async with serving(options) as server:
-        job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
-        await until(lambda: server.engine._scheduler.drafted["draft_model", True] > 3)
-        os.kill(pids_of(server.engine)[1], signal.SIGKILL)
-        assert await job == without

@@ -17,7 +17,6 @@ from fake_worker import expected_tokens
 from harness import (
     GREEDY,
     Options,
-    gather,
     generate,
     make_engine,
     pids_of,
@@ -27,7 +26,7 @@ from harness import (
     tokens_of,
     until,
 )
-from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull
+from numaserve.server.engine.types import GenerationFailed
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.shm_comm.segment import create_segment
 
@@ -42,31 +41,6 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ns", dir="/tmp") as short:  # tmp_path may be too long for a socket
         monkeypatch.setenv("RUNTIME_DIRECTORY", short)
         yield Path(short)
-
-
-async def test_draining_finishes_what_runs_and_refuses_the_rest() -> None:
-    async with running_engine(Options(running=2, faults=SLOW)) as engine:
-        jobs = [asyncio.create_task(generate(engine, [10 + i], 50)) for i in range(4)]  # two of them wait
-        await until(lambda: engine.server_info()["running"] == 2)
-        drained = asyncio.create_task(engine.drain(30))
-        await until(lambda: engine.state == "draining")
-        with pytest.raises(NotReady, match="draining"):
-            await generate(engine, [20], 1)
-        assert not engine.is_ready()
-        assert engine.is_alive()
-        for i, chunks in enumerate(await gather(*jobs)):
-            assert tokens_of(chunks) == expected_tokens([10 + i], GREEDY, 50)
-        assert await drained
-        assert pids_of(engine) == []
-
-
-async def test_draining_ends_requests_that_take_too_long_with_an_error() -> None:
-    async with running_engine(Options(faults=SLOW)) as engine:
-        job = asyncio.create_task(generate(engine, [10], 2000))
-        await until(lambda: engine.server_info()["running"] == 1)
-        assert not await engine.drain(0.2)
-        with pytest.raises(GenerationFailed, match="shutting down"):
-            await job
 
 
 async def test_a_worker_that_is_in_a_step_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,17 +63,6 @@ async def test_an_end_at_once_does_not_wait_for_what_idle_workers_do_besides(mon
         async with asyncio.timeout(60):
             await engine.stop(at_once=True)
             await patient
-
-
-async def test_a_full_engine_refuses_before_any_work() -> None:
-    async with running_engine(Options(running=1, queued=1, faults=SLOW)) as engine:
-        jobs = [asyncio.create_task(generate(engine, [10 + i], 20)) for i in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(QueueFull) as refused:
-            await generate(engine, [12], 1)
-        assert refused.value.retry_after >= 1
-        await gather(*jobs)
-        await generate(engine, [12], 1)
 
 
 async def test_no_file_and_no_descriptor_is_left_after_restarts_and_stop(sockets: Path) -> None:

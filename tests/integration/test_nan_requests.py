@@ -1,10 +1,8 @@
 """A prompt that makes the model's logits NaN: its request ends with an error, and the server serves on."""
 
-import asyncio
-
 import pytest
 from fake_worker import LATE_NAN_TOKEN, NAN_TOKEN, expected_tokens
-from harness import GREEDY, Options, Server, events_of, gather, serving, until
+from harness import GREEDY, Options, Server, events_of, gather, serving
 
 SHARED = list(range(20, 90))
 NAN = ("--nan",)
@@ -51,40 +49,3 @@ async def test_a_stream_that_has_begun_ends_with_an_error_event(overlap: bool) -
         assert last["error"]["code"] == "generation_failed"
         assert server.metric("nan_logits_total") == 1
         await is_served(server, SHARED)
-
-
-async def test_a_stream_that_has_not_begun_gets_500() -> None:
-    async with serving(Options(faults=NAN)) as server:
-        answer = await server.complete(prompt=SPOILED, max_tokens=5, stream=True)
-        assert answer.status_code == 500
-        assert answer.json()["error"]["code"] == "generation_failed"
-
-
-@pytest.mark.parametrize("max_tokens", [0, 4])
-async def test_an_echo_of_what_is_no_number_is_an_error_and_no_broken_json(max_tokens: int) -> None:
-    async with serving(Options(faults=NAN)) as server:
-        answer = await server.complete(prompt=SPOILED, max_tokens=max_tokens, echo=True, logprobs=2)
-        assert answer.status_code == 500
-        assert answer.json()["error"]["code"] == "generation_failed"
-
-
-async def test_its_pages_are_not_served_to_anybody() -> None:
-    async with serving(Options(faults=NAN)) as server:
-        for _ in range(2):
-            assert (await server.complete(prompt=SPOILED, max_tokens=5)).status_code == 500
-        assert server.metric("prefix_cache_hits_tokens_total") == 0
-        await is_served(server, [*SHARED, 11])
-        assert (await server.complete(prompt=SPOILED, max_tokens=5)).status_code == 500
-        # What others have had answers from stays.
-        assert server.metric("prefix_cache_hits_tokens_total") == len(SHARED) // 32 * 32
-        assert server.metric("nan_logits_total") == 3
-
-
-async def test_a_client_that_has_left_leaves_nothing() -> None:
-    async with serving(Options(faults=(*NAN, "--step-ms", "20"))) as server:
-        job = asyncio.create_task(server.complete(prompt=SPOILED, max_tokens=5))
-        await until(lambda: server.engine.server_info()["steps"] > 0)
-        job.cancel()
-        await until(lambda: not server.engine.server_info()["running"])
-        await is_served(server, SHARED)
-        assert server.pages()["active"] == 0

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import Options, Server, run, serving, until
+from harness import Options, Server, serving, until
 from numaserve.server.cli.main import main
 
 from tests.support.stand_in import StandIn
@@ -23,20 +23,17 @@ async def look(server: Server, *options: str) -> object:
     return await asyncio.to_thread(status)
 
 
-def test_a_server_at_work_and_an_idle_one_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with serving(Options(ranks=2, running=1, faults=["--step-ms", "2"])) as server:
-            working = [asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=1000)) for _ in range(2)]
-            await until(lambda: server.engine.load().waiting == 1)
-            assert await look(server) == 0
-            for each in working:
-                each.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
-            await until(lambda: server.engine.load().running == 0)
-            await until(lambda: server.engine._steps.idle)  # the last step, too
-            assert await look(server) == 0
-
-    run(scenario())
+async def test_a_server_at_work_and_an_idle_one_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(Options(ranks=2, running=1, faults=["--step-ms", "2"])) as server:
+        working = [asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=1000)) for _ in range(2)]
+        await until(lambda: server.engine.load().waiting == 1)
+        assert await look(server) == 0
+        for each in working:
+            each.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await until(lambda: server.engine.load().running == 0)
+        await until(lambda: server.engine._steps.idle)  # the last step, too
+        assert await look(server) == 0
     busy, idle = capsys.readouterr().out.split("serving")[1:]
     assert "1 of 1 running, 1 waiting, the longest for" in busy
     assert "Tokens/s  0.0" not in busy

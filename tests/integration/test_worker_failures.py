@@ -11,7 +11,6 @@ import pytest
 from fake_worker import expected_tokens
 from harness import (
     GREEDY,
-    TELLING_BODIES,
     Options,
     Server,
     events_of,
@@ -20,19 +19,16 @@ from harness import (
     make_engine,
     pids_of,
     process_exists,
-    run,
     running_engine,
     serving,
     tokens_of,
     until,
-    without_ids,
 )
 from numaserve.server.engine.types import GenerationFailed, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.supervisor import group
 from numaserve.server.supervisor.cpu_time import ThreadTime
 from numaserve.server.supervisor.group import GroupFailed
-from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.shm_comm.segment import Segment, create_segment
 
 SLOW = ("--step-ms", "5")
@@ -80,45 +76,6 @@ async def test_a_death_in_mid_stream_is_a_pause_with_the_same_tokens(victim: int
         assert server.metric("worker_restarts_total", reason="signal") == 1
         assert server.metric("resume_pause_seconds_count") == 1
         assert server.metric("worker_up", rank=str(victim)) == 1
-
-
-async def test_an_outage_ends_with_a_step_that_failed_too() -> None:
-    """The workers are there again. Otherwise the patience of the next outage would have begun with this one."""
-    async with serving(Options(overlap=False, running=1, faults=("--fail-step", "0", "--step-ms", "300"))) as server:
-        assert (await server.complete(prompt=[9], max_tokens=1)).status_code == 500
-        resumed, waiting = (asyncio.create_task(server.complete(prompt=[first], max_tokens=4)) for first in (10, 11))
-        await until(lambda: server.metric("generation_tokens_total") > 0)
-        os.kill(pids_of(server.engine)[0], signal.SIGKILL)
-        assert (await resumed).status_code == 500
-        assert not waiting.done()
-        assert server.metric("resume_pause_seconds_count") == 1
-        assert (await waiting).json()["choices"][0]["text"] == _words([11], 4)
-
-
-async def test_every_request_outlives_deaths_whether_it_had_begun_or_not() -> None:
-    async with serving(Options(running=2, faults=SLOW)) as server:
-        jobs = [asyncio.create_task(server.complete(prompt=[10 + i], max_tokens=60)) for i in range(5)]
-        for _ in range(4):
-            await until(server.engine.is_ready)
-            await _more_tokens(server, 9)
-            await _killed(server)
-        for i, answer in enumerate(await gather(*jobs)):
-            assert answer.json()["choices"][0]["text"] == _words([10 + i], 60)
-            assert answer.json()["usage"]["completion_tokens"] == 60
-
-
-@pytest.mark.parametrize("body", TELLING_BODIES.values(), ids=TELLING_BODIES)
-async def test_an_answer_is_the_same_to_the_last_bit_after_a_death(body: dict[str, object]) -> None:
-    body = {"prompt": [10, 11], "max_tokens": 60, **body}
-    async with serving(Options(faults=SLOW, step_tokens=16)) as server:
-        undisturbed = await server.complete(**body)
-        jobs = [asyncio.create_task(server.complete(**body)) for _ in range(3)]
-        for _ in range(2):
-            await until(server.engine.is_ready)
-            await asyncio.sleep(0.1)
-            await _killed(server)
-        for answer in await gather(*jobs):
-            assert without_ids(answer.text) == without_ids(undisturbed.text)
 
 
 async def test_requests_wait_while_the_workers_are_replaced() -> None:
@@ -174,15 +131,6 @@ async def test_a_request_that_kills_the_workers_is_found_and_the_others_go_on(
         await _serves_again(server)
 
 
-async def test_a_worker_that_hangs_is_a_worker_that_died(tmp_path: Path) -> None:
-    faults = ("--hang-at-step", "2", "--fault-rank", "1", "--once", str(tmp_path / "hung"))
-    async with serving(Options(ranks=2, faults=faults, deadline_s=0.5)) as server:
-        answer = await server.complete(prompt=[11, 12], max_tokens=10)
-        assert answer.json()["choices"][0]["text"] == _words([11, 12], 10)
-        assert server.metric("worker_restarts_total", reason="stall") == 1
-        await _serves_again(server)
-
-
 async def test_a_worker_that_hangs_while_idle_is_noticed_before_a_request_comes() -> None:
     async with serving(Options(ranks=2, beat_s=0.05, deadline_s=0.5)) as server:
         os.kill(pids_of(server.engine)[1], signal.SIGSTOP)
@@ -234,14 +182,6 @@ async def test_a_failed_step_ends_its_requests_only() -> None:
         assert pids_of(engine) == pids
 
 
-async def test_a_result_that_answers_another_plan_restarts_the_group(tmp_path: Path) -> None:
-    async with serving(Options(faults=("--wrong-at-step", "2", "--once", str(tmp_path / "lied")))) as server:
-        answer = await server.complete(prompt=[11, 12], max_tokens=10)
-        assert answer.json()["choices"][0]["text"] == _words([11, 12], 10)
-        assert server.metric("worker_restarts_total", reason="mismatch") == 1
-        await _serves_again(server)
-
-
 async def test_garbage_from_a_worker_is_dropped_and_counted() -> None:
     async with running_engine(Options(ranks=2, faults=("--garbage",))) as engine:
         assert tokens_of(await generate(engine, [11, 12], 20)) == expected_tokens([11, 12], GREEDY, 20)
@@ -270,17 +210,6 @@ async def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
     engine = make_engine(Options(ranks=2, command=[str(tmp_path / "missing")]), Metrics("fake"))
     with pytest.raises(GroupFailed, match="could not be started"):
         await engine.start()
-
-
-def test_restarts_that_never_become_ready_are_the_end(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        marker = tmp_path / "broken"
-        never = RestartPolicy(window_s=0.0)  # only the second rule is left
-        async with serving(Options(policy=never, faults=("--fail-load", "gone", "--once", str(marker)))) as server:
-            raise AssertionError(f"the first start should have failed: {server}")
-
-    with pytest.raises(GroupFailed, match="gone"):
-        run(scenario())
 
 
 async def test_what_a_start_lacks_may_be_there_a_moment_later() -> None:

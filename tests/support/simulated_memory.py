@@ -128,7 +128,7 @@ class SimulatedMemory:
         if not (
             fits and rows <= limits.max_logit_rows and len(slots) == len(tokens) and slots <= {*range(limits.max_slots)}
         ):
-            self._violate(f"plan {plan.step_id} is more than the workers were told they would get")
+            self._violate(f"plan {plan.step_id} exceeds the limits of the workers")
         if (plan.windows is not UNSET and self._windows is None) or (plan.states is not UNSET and self._states is None):
             self._violate(f"plan {plan.step_id} changes window tables or states, and there are none")
         if plan.draft_work == [] or (plan.drafts is not UNSET and not any(plan.drafts)):

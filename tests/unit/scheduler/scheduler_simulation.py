@@ -157,7 +157,7 @@ class Service:
         updates = self.scheduler.apply(self.workers.run(sent) if isinstance(sent, StepPlan) else sent)
         for update in updates:
             request = self.request_of(update.sequence)
-            if "stop" not in request.ends:  # tokens behind the stop do not count
+            if "stop" not in request.ends:  # tokens after the stop do not count
                 self.take_in(request, update)
         return updates
 

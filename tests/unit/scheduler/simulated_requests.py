@@ -29,7 +29,7 @@ class Request:
     salt: str = ""
     prompt_logprobs: bool = False
     penalties: bool = False
-    stop_after: int | None = None  # the caller finds a stop token after so many
+    stop_after: int | None = None  # tokens after which the caller finds a stop token
     client: Client = EVERYBODY
     priority: int = 0
     drafters: frozenset[str] | None = None

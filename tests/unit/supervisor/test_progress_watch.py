@@ -85,7 +85,7 @@ async def test_workers_are_not_late_for_the_time_in_which_nobody_could_read_thei
     loop.go_away(100.0)
     await asyncio.sleep(0.5)
     assert loop.time() >= 104.0
-    assert 3.5 < watched.watch.waited_s < 5.0  # what the watchdog of a service manager is told by
+    assert 3.5 < watched.watch.waited_s < 5.0  # which decides about the watchdog of a service manager
     assert not watched.stalls
     await asyncio.sleep(2.0)
     assert len(watched.stalls) == 1

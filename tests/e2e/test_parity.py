@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkpoints import LATENT_CASES, MOE_CASES
 from tests.support.demo import HAS_DEMO
+from tests.support.families.table import WITH_EXPERTS
 from tests.support.parity import DEMO, NAMES, make_subject
 
 ALLOWED = 1.1
@@ -20,7 +20,7 @@ def test_ranks_are_as_close_to_fp32_as_transformers_in_bf16(name: str, tp: int, 
 
 
 @pytest.mark.parametrize("tp", [2, 3])
-@pytest.mark.parametrize("name", [*MOE_CASES, *LATENT_CASES])
+@pytest.mark.parametrize("name", [*WITH_EXPERTS])
 def test_whole_experts_on_each_rank_are_as_close(name: str, tp: int, tmp_path: Path) -> None:
     assert_as_close(name, tp, tmp_path, expert_parallel=True)
 

@@ -17,6 +17,7 @@ from numaserve.workers.program.handles import INTEGER_GROUPS
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs
+from tests.support.families import row
 from tests.support.kimi import linear_name
 from tests.support.parity import Distance, served_scores, transformers_scores
 from tests.support.published import LAYOUTS
@@ -200,7 +201,7 @@ def test_experts_of_a_gguf_file_are_served(experts: type[hf.PreTrainedConfig], k
 def test_latents_of_a_gguf_file_are_served(latent: type[hf.PreTrainedConfig], kind: str, tmp_path: Path) -> None:
     sizes = checkpoints.sizes(256, 2, 2, 256, q_lora_rank=256, kv_lora_rank=256, n_routed_experts=8)
     experts = {"moe_intermediate_size": 256, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
-    config = latent(**sizes, **experts, **checkpoints.LATENT_HEADS, first_k_dense_replace=1)
+    config = latent(**sizes, **experts, **row.LATENT_HEADS, first_k_dense_replace=1)
     assert_gguf_is_served(config, kind, tmp_path, "bf16")
 
 

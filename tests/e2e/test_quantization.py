@@ -8,8 +8,8 @@ import torch
 import transformers as hf
 from numaserve.workers.interface.settings import WeightFormats
 
-from tests.support import checkpoints
 from tests.support.fake_quantization import play
+from tests.support.families.table import WITH_EXPERTS
 from tests.support.parity import Distance, Subject, make_subject, served_scores, transformers_scores
 
 ALLOWED = 1.1
@@ -27,7 +27,7 @@ FORMATS.append(WeightFormats("int4", "bf16", activations="int8"))
 
 @pytest.fixture(
     scope="module",
-    params=[*DENSE, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES],
+    params=[*DENSE, *WITH_EXPERTS],
 )
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return make_subject(request.param, tmp_path_factory.mktemp("model"))

@@ -19,6 +19,7 @@ from numaserve.workers.interface.settings import AS_PUBLISHED
 
 from tests.engines.comparison import cells, further, llama_scores, print_heads
 from tests.support import checkpoints, kimi
+from tests.support.families import row
 from tests.support.llama_cpp import llama_cpp_files
 from tests.support.parity import POSITIONS, RANDOM_TEXTS, served_scores, transformers_scores
 
@@ -41,7 +42,7 @@ _SIZES = checkpoints.sizes(128, 4, 2, 160, layers=4, head_dim=64) | _DELTA
 _ROUTED = {"num_local_experts": 7, "num_experts_per_tok": 3}
 # llama.cpp has as many heads in Kimi's recurrent layers as in its other layers, and one group of experts.
 _KIMI = checkpoints.sizes(128, 4, 4, 160, layers=4, linear_num_heads=4, linear_head_dim=32, kv_lora_rank=64) | _ROUTED
-_GRANITE = checkpoints.sizes(128, 4, 2, 64, layers=4, shared_intermediate_size=96) | checkpoints.GRANITE | _ROUTED
+_GRANITE = checkpoints.sizes(128, 4, 2, 64, layers=4, shared_intermediate_size=96) | row.GRANITE | _ROUTED
 _NEMOTRON = checkpoints.sizes(128, 4, 2, 96, layers=6, head_dim=32, mamba_num_heads=8, mamba_head_dim=32)
 # The embedding, what decides how fast states decay, and other narrow projections of Kimi.
 _EXPANDED = (
@@ -67,7 +68,7 @@ MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "Qwen3.5": lambda: hf.Qwen3_5TextConfig(**_SIZES),
     "Qwen3.5 MoE": lambda: hf.Qwen3_5MoeTextConfig(**_SIZES, **_EXPERTS),
     "Kimi Linear": lambda: hf.KimiLinearConfig(
-        **_KIMI | checkpoints.LATENT_HEADS,
+        **_KIMI | row.LATENT_HEADS,
         layer_types=["linear_attention"] * 3 + ["full_attention"],
         mlp_layer_types=["dense"] + ["sparse"] * 3,
         moe_intermediate_size=64,

@@ -12,6 +12,8 @@ from gguf import TokenType
 
 from tests.golden.scripted_model import write_scripted
 from tests.support import checkpoints
+from tests.support.families import row
+from tests.support.families.table import FAMILIES
 from tests.support.predicting import save_predicting
 from tests.support.published_checkpoints import save_published, small_deepseek, small_llama, small_qwen2_moe
 from tests.support.published_mxfp4 import save_mxfp4, small_gpt_oss
@@ -26,7 +28,7 @@ _WIDE: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "qwen3_moe": lambda: hf.Qwen3MoeConfig(**checkpoints.sizes(256, 4, 2, 256, **_ROUTED), num_experts=6),
     "deepseek_v3": lambda: hf.DeepseekV3Config(
         **checkpoints.sizes(256, 2, 2, 256, q_lora_rank=256, kv_lora_rank=256, n_routed_experts=8, **_ROUTED),
-        **checkpoints.LATENT_HEADS,
+        **row.LATENT_HEADS,
         n_group=4,
         topk_group=2,
         first_k_dense_replace=1,
@@ -86,7 +88,7 @@ def _write_gguf_family(case: str, path: Path) -> None:
 def _gguf_model(case: str) -> hf.PreTrainedModel:
     if case != "qwen2_moe":
         return checkpoints.random_model(case)
-    config: Any = checkpoints.MOE_CASES[case]()
+    config: Any = FAMILIES[case].config()
     config.mlp_only_layers = []  # a file has no dense layers between those with experts
     return checkpoints.build(config)
 

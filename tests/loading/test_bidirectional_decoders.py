@@ -11,7 +11,7 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
 from tests.support import encoders
-from tests.support.checkpoints import CASES
+from tests.support.families.table import FAMILIES
 
 NAMES = ("llama", "qwen2", "qwen3")
 BIDIRECTIONAL = {"is_causal": False}
@@ -91,7 +91,7 @@ def test_other_values_are_refused(name: str, changes: dict[str, Any], message: s
 
 
 def test_families_that_cannot_be_bidirectional_refuse_it(tmp_path: Path) -> None:
-    values = CASES["mistral"]().to_dict() | {"architectures": ["MistralForCausalLM"]}
+    values = FAMILIES["mistral"].config().to_dict() | {"architectures": ["MistralForCausalLM"]}
     for change in (BIDIRECTIONAL, {"use_bidirectional_attention": True}):
         (tmp_path / "config.json").write_text(json.dumps(values | change))
         with pytest.raises(OperatorError, match=f"{next(iter(change))}=.* is not supported"):

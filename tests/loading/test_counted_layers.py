@@ -18,7 +18,7 @@ from numaserve.workers.planning.simulation.times import HostTimes
 from numaserve.workers.program.cost import StepWork
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from tests.support.checkpoints import CASES
+from tests.support.families.table import FAMILIES
 from tests.support.full_shapes import DEEPSEEK_R1, LLAMA_70B
 
 TWO = (5, 4)
@@ -77,7 +77,7 @@ def test_kinds_of_layers_are_told_apart(tmp_path: Path, times: HostTimes) -> Non
 def test_layers_that_borrow_a_cache_or_keep_states_are_counted(
     name: str, work: StepWork, tmp_path: Path, times: HostTimes
 ) -> None:
-    model = CASES[name]()
+    model = FAMILIES[name].config()
     model.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(model)].__name__]
     model.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)

@@ -14,6 +14,7 @@ from numaserve.workers.program.ops.products import Linear
 from test_quantized_loading import TOKENS
 
 from tests.support import checkpoints
+from tests.support.families.table import WITH_EXPERTS
 from tests.support.loaded import load_part
 from tests.support.reference_group import recorded, run_group
 
@@ -21,7 +22,7 @@ SIX = (43, 43, 42, 43, 43, 42)
 LIMITS = Capacity.of_program(max_step_tokens=8, max_logit_rows=2, max_slots=1, pages_per_slot=1, num_pages=1)
 # Those without a gate of the shared experts.
 WITH_GATE = ("qwen2_moe", "qwen3_next")
-CASES = [case for case in (*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES) if case not in WITH_GATE]
+CASES = [case for case in WITH_EXPERTS if case not in WITH_GATE]
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,14 @@ from test_sharding import axes_of, copied_bytes, weight_bytes
 
 from tests.support import checkpoints
 from tests.support.configured import configured, with_experts
+from tests.support.families.table import EXPERTS, WITH_EXPERTS
 from tests.support.loaded import Loaded, load_part
 from tests.support.machines import OPTIONS, machine
 from tests.support.published_checkpoints import save_published, small_qwen2_moe
 from tests.support.reference_group import run_group
 
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
-FAMILIES_WITH_EXPERTS = [*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]
+FAMILIES_WITH_EXPERTS = [*WITH_EXPERTS]
 FORMATS: list[WeightFormat] = ["bf16", "int8", "int4", "fp8"]
 MOE = with_experts(64, 8, dense=())
 WHOLE = ModelSettings(expert_parallel=True)
@@ -127,7 +128,7 @@ def test_a_rank_has_the_experts_of_its_range(saved: dict[str, Path], team: Team)
 
 
 @pytest.mark.parametrize("shares", [[1, 1], [4, 1, 2], [1] * 6], ids=str)  # mixtral has five experts
-@pytest.mark.parametrize("case", checkpoints.MOE_CASES)
+@pytest.mark.parametrize("case", EXPERTS)
 def test_the_ranks_compute_what_transformers_does(
     case: str, shares: list[int], saved: dict[str, Path], team: Team
 ) -> None:

@@ -19,6 +19,7 @@ from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits, matrices
 
 from tests.support import checkpoints
+from tests.support.families import row
 from tests.support.models import layers_of
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import save_published, save_qwen3_5, small_qwen3_5, small_qwen3_5_moe
@@ -119,7 +120,7 @@ def test_a_layer_can_have_its_experts_in_another_form_than_the_others(tmp_path: 
     model = checkpoints.build(
         hf.Qwen3_5MoeTextConfig(
             **checkpoints.sizes(96, 4, 1, 160, layers=2, head_dim=32, moe_intermediate_size=72, num_experts=4),
-            **checkpoints.DELTA,
+            **row.DELTA,
             layer_types=["linear_attention", "full_attention"],
             shared_expert_intermediate_size=40,
             num_experts_per_tok=2,

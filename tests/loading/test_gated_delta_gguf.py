@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
-from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings
 from numaserve.workers.layers.mixers.gated_delta import GatedDelta
 from numaserve.workers.layers.parameters import MatrixParameter, in_groups
@@ -15,7 +14,6 @@ from numaserve.workers.layers.stored import GGUF_BLOCKS
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import can_predict
 from safetensors.torch import load_file
-from test_gguf_source import DELTA, write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
@@ -23,15 +21,6 @@ from tests.support.loaded import load_part
 from tests.support.predicting import as_layers, save_predicting
 from tests.support.published_checkpoints import small_hybrid
 from tests.support.published_writers import rounded_anew
-
-FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
-
-
-@pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_file_computes_what_its_family_computes(name: str, tp: int, tmp_path: Path, team: Team) -> None:
-    model = small_hybrid(name, linear_num_value_heads=6, linear_num_key_heads=3, linear_value_head_dim=40)
-    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, tp, team)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3])
@@ -82,23 +71,6 @@ def test_equal_numbers_of_heads_lie_in_order(tmp_path: Path, team: Team) -> None
     assert isinstance(delta, GatedDelta)
     assert delta.rounds == 1
     assert_same_logits(path, model, 2, team)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ssm.inner_size": 63}, r"qwen35\.ssm\.inner_size=63 must be a multiple of qwen35\.ssm\.time_step_rank=4"),
-        ({"ssm.group_count": 3}, "must be a multiple of linear_num_key_heads=3"),
-        ({"nextn_predict_layers": 2}, "nextn_predict_layers must be an integer from 0 to 1"),
-    ],
-)
-def test_a_file_that_contradicts_itself_is_one_clear_line(
-    changes: dict[str, int], message: str, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "model.gguf", "qwen35", DELTA | changes)
-    with pytest.raises(OperatorError, match=message) as error:
-        load_model_config(path)
-    assert "\n" not in str(error.value)
 
 
 def test_units_are_found_round_robin() -> None:

@@ -20,6 +20,7 @@ from test_moe_loading import experts_of
 from test_quantized_loading import assert_same_logits, load
 
 from tests.support import checkpoints
+from tests.support.families.table import LATENTS
 from tests.support.loaded import Loaded
 from tests.support.models import the_only
 
@@ -50,7 +51,7 @@ def as_folder(config: ModelConfig, folder: ModelConfig) -> ModelConfig:
 
 
 @FORMS
-@pytest.mark.parametrize("case", checkpoints.LATENT_CASES)
+@pytest.mark.parametrize("case", LATENTS)
 def test_a_file_and_a_folder_of_one_model_are_packed_to_the_same_bytes(
     case: str, split: bool, tmp_path: Path, team: Team
 ) -> None:

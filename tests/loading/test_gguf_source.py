@@ -269,12 +269,6 @@ def test_a_number_for_each_layer_is_read_where_it_is_the_same_for_all(
     assert {attention.kv_heads for attention in layers_of(config, Attention)} == {read}
 
 
-def test_numbers_of_layers_that_differ_are_one_clear_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", "llama", {"attention.head_count_kv": [2, 1]})
-    with pytest.raises(OperatorError, match="num_key_value_heads must be an integer from 1 to 1024, not a list"):
-        load_model_config(path)
-
-
 def test_all_end_tokens_of_the_file_are_read(tmp_path: Path) -> None:
     metadata: Metadata = {
         "tokenizer.ggml.eos_token_id": 3,
@@ -288,3 +282,68 @@ def test_all_end_tokens_of_the_file_are_read(tmp_path: Path) -> None:
 def test_an_architecture_that_is_not_supported_is_named(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"'llama5' is not supported \(similar supported names: llama, llama4\)"):
         load_model_config(write(tmp_path / "model.gguf", "llama5", {}))
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "message"),
+    [
+        (
+            "llama",
+            {"attention.head_count_kv": [2, 1]},
+            "num_key_value_heads must be an integer from 1 to 1024, not a list",
+        ),
+        (
+            "lfm2",
+            {"attention.head_count_kv": [0, 2, 0]},
+            "head_count_kv must be a list with a number for each of the 2",
+        ),
+        (
+            "mimo2",
+            {"block_count": 3, "attention.head_count_kv": [1, 2, 1], "attention.sliding_window_pattern": [0, 1, 1]},
+            "head_count_kv must have one number for layers that slide",
+        ),
+        ("mimo2", {"attention.sliding_window_pattern": [0]}, "sliding_window_pattern must have a value for each layer"),
+        ("mimo2", {"expert_gating_func": 1}, "expert_gating_func=1 is not supported"),
+        (
+            "gemma4",
+            {"feed_forward_length": [0, 96]},
+            "gemma4.feed_forward_length must hold integers from 1 to 1048576, not 0",
+        ),
+        (
+            "gemma4",
+            {"attention.head_count_kv": [1, 2, 1]},
+            "gemma4.attention.head_count_kv must be a list with a number for each",
+        ),
+        ("gemma4", {"feed_forward_length": [96, 128]}, "gemma4.feed_forward_length must have one value, or twice that"),
+        (
+            "nemotron_h",
+            {"ssm.inner_size": 127},
+            "nemotron_h.ssm.inner_size=127 must be a multiple of nemotron_h.ssm.time_step",
+        ),
+        ("nemotron_h", {"nextn_predict_layers": 1}, "nemotron_h.nextn_predict_layers=1 is not supported"),
+        (
+            "nemotron_h",
+            {"feed_forward_length": [0, 1, 2]},
+            "nemotron_h.feed_forward_length must be a list with a number for each",
+        ),
+        (
+            "nemotron_h",
+            {"feed_forward_length": [0, 2**21]},
+            "nemotron_h.feed_forward_length must hold integers from 0 to 1048576",
+        ),
+        (
+            "qwen35",
+            {"ssm.inner_size": 63},
+            "qwen35.ssm.inner_size=63 must be a multiple of qwen35.ssm.time_step_rank=4",
+        ),
+        ("qwen35", {"ssm.group_count": 3}, "must be a multiple of linear_num_key_heads=3"),
+        ("qwen35", {"nextn_predict_layers": 2}, "nextn_predict_layers must be an integer from 0 to 1"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_one_clear_line(
+    arch: str, changes: Metadata, message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "model.gguf", arch, OF_ARCHITECTURE.get(arch, {}) | changes)
+    with pytest.raises(OperatorError, match=re.escape(message)) as error:
+        load_model_config(path)
+    assert "\n" not in str(error.value)

@@ -15,13 +15,14 @@ from published_decoders import GLM_FLASH
 from test_model_config import write
 
 from tests.support import checkpoints
+from tests.support.families.table import FAMILIES, LATENTS
 from tests.support.full_shapes import DEEPSEEK_R1
 from tests.support.models import layers_with_experts, the_only
 
 
-@pytest.mark.parametrize("case", checkpoints.LATENT_CASES)
+@pytest.mark.parametrize("case", LATENTS)
 def test_attention_and_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
-    expected = checkpoints.LATENT_CASES[case]()
+    expected = FAMILIES[case].config()
     expected.architectures = [checkpoints.architecture(expected)]
     expected.save_pretrained(tmp_path)
     with torch.device("meta"):

@@ -17,6 +17,7 @@ from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
+from tests.support.families.table import LATENTS
 from tests.support.loaded import Loaded, load_part
 from tests.support.published_checkpoints import save_published, small_deepseek
 
@@ -24,10 +25,7 @@ from tests.support.published_checkpoints import save_published, small_deepseek
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A checkpoint of every family."""
-    return {
-        case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case))
-        for case in checkpoints.LATENT_CASES
-    }
+    return {case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case)) for case in LATENTS}
 
 
 def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: WeightFormats = BF16_WEIGHTS) -> Loaded:
@@ -71,7 +69,7 @@ def latent_of(loaded: Loaded, layer: int = 0) -> PackedLatents:
     return PackedLatents(loaded.matrix(attention.qkv_a), q_b, *others)
 
 
-@pytest.mark.parametrize("case", checkpoints.LATENT_CASES)
+@pytest.mark.parametrize("case", LATENTS)
 @pytest.mark.parametrize("format", ["bf16", "int8", "int4", "fp8"])
 def test_every_format_takes_the_memory_that_is_planned(
     case: str, format: WeightFormat, saved: dict[str, Path], team: Team

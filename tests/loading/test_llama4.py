@@ -21,6 +21,7 @@ from test_model_config import write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
+from tests.support.families import row
 from tests.support.models import layers_of, layers_with_experts
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import edit_config, save_published
@@ -45,9 +46,7 @@ def small_maverick() -> hf.PreTrainedModel:
     """A model without norms of queries and keys, with two experts of a token."""
     sizes = checkpoints.sizes(96, 6, 2, 104, head_dim=16, num_local_experts=7, num_experts_per_tok=2)
     return checkpoints.build(
-        hf.Llama4TextConfig(
-            **sizes, **checkpoints.LLAMA4, no_rope_layers=[0, 1], use_qk_norm=False, attention_bias=True
-        )
+        hf.Llama4TextConfig(**sizes, **row.LLAMA4, no_rope_layers=[0, 1], use_qk_norm=False, attention_bias=True)
     )
 
 

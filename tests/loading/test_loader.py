@@ -1,5 +1,4 @@
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -57,17 +56,6 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
             assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES])
-def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
-    case: str, tp: int, tmp_path: Path, team: Team
-) -> None:
-    model = checkpoints.random_model(case)
-    folder = checkpoints.save(model, tmp_path, sharded=tp == 2)
-    assert (folder / "model.safetensors.index.json").exists() == (tp == 2)
-    assert_same_logits(folder, model, tp, team)
-
-
 @pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
 @pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
 def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(
@@ -75,18 +63,6 @@ def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(
 ) -> None:
     model = checkpoints.random_model(case)
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", kind), model, tp, team)
-
-
-GGUF_CASES = ["smollm3", "ministral3", "granite", "ernie4_5", "hunyuan", "glm4_moe", "olmo2", "olmo3", "minimax_m2"]
-GGUF_CASES += ["lfm2", "lfm2_moe", "granite4-h", "granite4-h-moe", "mimo_v2_flash"]
-
-
-@pytest.mark.parametrize("case", GGUF_CASES)
-def test_a_gguf_file_computes_what_its_family_computes(case: str, tmp_path: Path, team: Team) -> None:
-    config = (checkpoints.CASES | checkpoints.MOE_CASES)[case]()
-    config.time_step_limit = (0.0, math.inf)  # files have no limits of steps
-    model = checkpoints.build(config)
-    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, 2, team)
 
 
 def test_quantized_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:

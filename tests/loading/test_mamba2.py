@@ -10,11 +10,9 @@ import pytest
 import torch
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.mixers.mamba2 import Mamba2
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import check_checkpoint
-from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits, matrices
 
@@ -63,10 +61,3 @@ def test_a_published_checkpoint_is_kept_as_it_is_but_for_steps(layout: str, tmp_
             assert isinstance(space, Mamba2)
             assert weights.matrix(space.steps).format == "bf16"
             assert {matrix.format for matrix in matrices(weights)} == {LAYOUTS[layout].native, "bf16"}
-
-
-def test_experts_of_granite_are_in_one_tensor(tmp_path: Path) -> None:
-    folder = checkpoints.save(checkpoints.random_model("granite4-h-moe"), tmp_path)
-    names = load_file(folder / "model.safetensors")
-    assert "model.layers.0.block_sparse_moe.input_linear.weight" in names
-    assert isinstance(load_model_config(folder).decoder.blocks[0].mlp, Experts)

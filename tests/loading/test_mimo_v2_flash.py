@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 from numaserve.kernels import Team
-from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.models.load import load_model_config
@@ -17,8 +15,7 @@ from test_loader import edit_tensors
 from test_model_config import write
 from test_quantized_loading import assert_same_logits, matrices
 
-from tests.support import checkpoints
-from tests.support.models import layers_of, layers_with_experts, windows
+from tests.support.models import layers_of, windows
 from tests.support.published_checkpoints import save_mimo, small_mimo
 
 FULL = (0, *range(5, 48, 6))
@@ -54,24 +51,6 @@ def test_a_published_checkpoint_is_kept_as_it_is(tmp_path: Path, team: Team) -> 
             assert formats == {"fp8", "bf16"}
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-def test_a_gguf_file_stays_quantized(kind: str, tmp_path: Path, team: Team) -> None:
-    model = checkpoints.build(
-        hf.MiMoV2FlashConfig(
-            **checkpoints.sizes(256, 4, 2, 256, head_dim=192, v_head_dim=128, moe_intermediate_size=256),
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            sliding_window=16,
-        )
-    )
-    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
-    model.model.embed_tokens.weight.data = model.model.embed_tokens.weight.data.bfloat16().float()
-    config = load_model_config(path)
-    assert windows(config) == [None, 16]
-    assert layers_with_experts(config) == (1,)
-    assert_same_logits(path, model, 2, team)
-
-
 MIMO2: dict[str, Any] = {
     "block_count": 5,
     "nextn_predict_layers": 3,
@@ -97,17 +76,3 @@ def test_layers_that_predict_are_left_out_of_a_gguf_file(tmp_path: Path) -> None
     assert first.rotation.rope.theta == second.rotation.rope.theta == 5e6
     assert windows(config) == [None, 129]
     assert config.notes == ("the checkpoint's multi-token prediction (MTP) layers are skipped: 3",)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention.head_count_kv": [1, 2, 2, 1, 2]}, "head_count_kv must have one number for layers that slide"),
-        ({"attention.sliding_window_pattern": [0, 1]}, "sliding_window_pattern must have a value for each layer"),
-        ({"expert_gating_func": 1}, "expert_gating_func=1 is not supported"),
-    ],
-)
-def test_a_gguf_file_of_another_form_is_one_clear_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=message) as error:
-        load_model_config(write_gguf(tmp_path / "model.gguf", "mimo2", MIMO2 | changes))
-    assert "\n" not in str(error.value)

@@ -19,6 +19,7 @@ from test_model_config import write
 from test_quantized_loading import load
 
 from tests.support import checkpoints
+from tests.support.families.table import FAMILIES
 from tests.support.loaded import load_part
 from tests.support.models import the_only
 
@@ -30,7 +31,7 @@ def test_without_a_beta_queries_are_not_scaled(tmp_path: Path) -> None:
 
 
 def text_model() -> hf.PreTrainedModel:
-    nested = checkpoints.NESTED_CASES["mistral4"]().text_config
+    nested = FAMILIES["mistral4"].config().text_config
     return checkpoints.randomise(hf.Mistral4ForCausalLM(nested).eval())
 
 

@@ -16,6 +16,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
 from tests.support import checkpoints
+from tests.support.families.table import DENSE, EXPERTS, FAMILIES
 from tests.support.models import layers_of, the_only, windows
 
 LLAMA: dict[str, Any] = {
@@ -37,12 +38,12 @@ def write(folder: Path, **values: object) -> Path:
 
 
 # Layers of Gemma 4 and of MiMo-V2-Flash differ from each other; see test_gemma4.py and test_mimo_v2_flash.py.
-ALIKE = [case for case in (*checkpoints.CASES, *checkpoints.MOE_CASES) if not case.startswith(("gemma4", "mimo"))]
+ALIKE = [case for case in (*DENSE, *EXPERTS) if not case.startswith(("gemma4", "mimo"))]
 
 
 @pytest.mark.parametrize("case", ALIKE)
 def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) -> None:
-    expected = (checkpoints.CASES | checkpoints.MOE_CASES)[case]()
+    expected = FAMILIES[case].config()
     expected.architectures = [checkpoints.architecture(expected)]
     expected.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)
@@ -60,7 +61,7 @@ def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) ->
     assert {each.mask.softcap for each in attention} <= {getattr(expected, "attn_logit_softcapping", None)}
     assert bool(attention) != bool(layers_of(config, LatentAttention))
     dense = layers_of(config, Mlp)
-    assert dense or case in checkpoints.MOE_CASES
+    assert dense or case in EXPERTS
     names = ("shared_intermediate_size", "intermediate_size_mlp", "intermediate_size")  # of the dense MLPs
     intermediate = next(getattr(expected, name) for name in names if hasattr(expected, name))
     if getattr(expected, "block_auto_adjust_ff_dim", False):

@@ -13,6 +13,7 @@ from numaserve.workers.models.load import load_model_config
 from test_model_config import LLAMA, write
 
 from tests.support import checkpoints
+from tests.support.families.table import EXPERTS, FAMILIES
 from tests.support.models import layers_with_experts, the_only, windows
 
 MIXTRAL: dict[str, Any] = LLAMA | {
@@ -47,9 +48,9 @@ def expected_layers(config: hf.PreTrainedConfig) -> tuple[int, ...]:
     return tuple(index for index, layer in enumerate(model.model.layers) if hasattr(getattr(layer, mlp), "experts"))
 
 
-@pytest.mark.parametrize("case", sorted({*checkpoints.MOE_CASES} - {"gemma4-experts"}))  # those lie next to an MLP
+@pytest.mark.parametrize("case", sorted({*EXPERTS} - {"gemma4-experts"}))  # those lie next to an MLP
 def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
-    expected = checkpoints.MOE_CASES[case]()
+    expected = FAMILIES[case].config()
     expected.architectures = [checkpoints.architecture(expected)]
     expected.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)

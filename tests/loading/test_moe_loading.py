@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,12 @@ from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.scaled_block import ScaledBlock
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.models.spec import ModelConfig
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
+from tests.support.families.table import EXPERTS
 from tests.support.loaded import Loaded, load_part
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import edit_config, save_published, small_qwen2_moe
@@ -33,10 +33,7 @@ Tensors = dict[str, torch.Tensor]
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A checkpoint of every family."""
-    return {
-        case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case))
-        for case in checkpoints.MOE_CASES
-    }
+    return {case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case)) for case in EXPERTS}
 
 
 def load(path: Path, team: Team, *, tp: int = 1, rank: int = 0, formats: WeightFormats = AS_PUBLISHED) -> Loaded:
@@ -77,7 +74,7 @@ def experts_of(loaded: Loaded, layer: int = 0) -> PackedExperts:
 
 @pytest.mark.parametrize("tp", [1, 2, 3])
 @pytest.mark.parametrize("format", ["bf16", *QUANTIZED])
-@pytest.mark.parametrize("case", checkpoints.MOE_CASES)
+@pytest.mark.parametrize("case", EXPERTS)
 def test_every_format_takes_the_memory_that_is_planned(
     case: str, format: WeightFormat, tp: int, saved: dict[str, Path], team: Team
 ) -> None:
@@ -239,42 +236,6 @@ def test_the_shared_expert_and_the_routed_ones_keep_a_format_each(
         shared = {matrix.format for matrix in mlp.shared}
         native = LAYOUTS[layout].native
         assert (routed, shared) == (({"bf16"}, {native}) if skipped == "experts" else ({native}, {"bf16"}))
-
-
-def same_but_for_eps(config: ModelConfig) -> str:
-    """All of a configuration but for how its tensors are stored. A GGUF file has eps in single precision, and of
-    Mixtral, as of Llama, rotated dimensions in pairs."""
-    return re.sub(r"eps=[0-9.e-]+|pairs=True|pairs=False", "", repr(replace(config, stored={})))
-
-
-GGUF_MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
-    "mixtral": lambda: hf.MixtralConfig(
-        **checkpoints.sizes(128, 4, 2, 96, num_local_experts=5, num_experts_per_tok=2, rms_norm_eps=1e-6)
-    ),
-    "qwen2_moe": lambda: hf.Qwen2MoeConfig(
-        **checkpoints.sizes(128, 4, 2, 160, moe_intermediate_size=96, shared_expert_intermediate_size=224),
-        num_experts=7,
-        num_experts_per_tok=3,
-    ),
-    "qwen3_moe": checkpoints.MOE_CASES["qwen3_moe"],
-}
-
-
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_0", "Q5_1"])
-@pytest.mark.parametrize("family", GGUF_MODELS)
-def test_the_experts_of_a_gguf_file_stay_quantized(family: str, kind: str, tmp_path: Path, team: Team) -> None:
-    model = checkpoints.build(GGUF_MODELS[family]())
-    is_plain = kind in {"F32", "BF16"}
-    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, embedding="BF16", expanded=is_plain)
-    config = load_model_config(path)
-    folder = load_model_config(checkpoints.save(model, tmp_path / "folder"))
-    assert same_but_for_eps(config) == same_but_for_eps(folder)
-    native = {"Q8_0": "int8_group", "Q4_0": "int4", "Q5_1": "int8_group"}.get(kind, "bf16")
-    for tp in (1, 2):
-        for weights in assert_same_logits(path, model, tp, team):
-            mlp = experts_of(weights)
-            assert mlp.router.format == "bf16"
-            assert {matrix.format for matrix in mlp.all} == {native}
 
 
 @pytest.mark.parametrize(

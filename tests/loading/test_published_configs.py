@@ -19,6 +19,7 @@ from test_model_config import LLAMA, write
 from test_moe_config import MIXTRAL, QWEN
 
 from tests.support import checkpoints
+from tests.support.families.table import FAMILIES
 
 SMALL: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
@@ -109,7 +110,7 @@ def values_of(name: str) -> dict[str, Any]:
         return PUBLISHED[name].values
     if name in SMALL:
         return SMALL[name]
-    config = checkpoints.MOE_CASES[name]()
+    config = FAMILIES[name].config()
     return whole(config, checkpoints.architecture(config))
 
 

@@ -13,11 +13,12 @@ from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 
 from tests.support import checkpoints
+from tests.support.families.table import TEXT
 from tests.support.loaded import load_part
 from tests.support.recorded_programs import LIMITS
 from tests.support.reference_group import recorded
 
-CASES = [*checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]
+CASES = [*TEXT]
 EXACT = Numbers(torch.float64, rounded=False)
 AS_IT_IS = ModelSettings()
 IN_INT8 = ModelSettings(formats=WeightFormats("int8", "int8"))

@@ -7,7 +7,7 @@ from numaserve.workers.program.rope import UNROTATED, QueryScale, RopeConfig, fr
 from transformers import Gemma3TextConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tests.support import checkpoints
+from tests.support.families.table import FAMILIES
 
 SCALINGS: dict[str, dict[str, object]] = {
     "linear": {"factor": 4.0},
@@ -112,7 +112,7 @@ def test_what_is_not_rotated_is_turned_by_nothing_exactly() -> None:
 
 @pytest.mark.parametrize("layer_type", ["full_attention", "sliding_attention"])
 def test_each_kind_of_layer_of_gemma_3_has_its_own_rope(layer_type: str) -> None:
-    config: PreTrainedConfig = checkpoints.CASES["gemma3"]()
+    config: PreTrainedConfig = FAMILIES["gemma3"].config()
     assert isinstance(config, Gemma3TextConfig)
     rope = config.rope_parameters[layer_type]
     fields = Fields({"max_position_embeddings": 512}, "config.json")

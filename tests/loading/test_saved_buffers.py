@@ -22,14 +22,12 @@ from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors, expected_tensors
 from safetensors.torch import load_file, save_file
 
-from tests.support import checkpoints, encoders, gemma4, vision
+from tests.support import encoders, gemma4, vision
+from tests.support.families.table import FAMILIES
 
 ARCHITECTURES = [name for family in families().values() for name in family.architectures if hasattr(hf, name)]
 _CASES = {
-    **checkpoints.CASES,
-    **checkpoints.MOE_CASES,
-    **checkpoints.LATENT_CASES,
-    **checkpoints.NESTED_CASES,
+    **{name: row.config for name, row in FAMILIES.items()},
     **vision.CASES,
 }
 _DECODERS = ("ForCausalLM", "ForConditionalGeneration")
@@ -57,7 +55,7 @@ class Header:
 def small_config(kind: type[hf.PreTrainedConfig]) -> hf.PreTrainedConfig:
     """A configuration of a class of transformers, a small one if there is one in the tables of cases."""
     if kind in (hf.Gemma4AssistantConfig, hf.Gemma4UnifiedAssistantConfig):
-        return gemma4.assistant_config(checkpoints.CASES["gemma4-keys-only"]())
+        return gemma4.assistant_config(FAMILIES["gemma4-keys-only"].config())
     made = [case() for case in (*_CASES.values(), *encoders.CONFIGS.values())]
     made += [config.get_text_config() for config in made]
     return next((config for config in made if type(config) is kind), None) or kind()

@@ -26,6 +26,7 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints, fake_quantization
 from tests.support.demo import ALICE, demo_model
+from tests.support.families.table import FAMILIES
 from tests.support.kept_scores import is_played, kept, key_of
 from tests.support.rank_group import RankGroup
 
@@ -33,7 +34,7 @@ CONTEXT = 512
 POSITIONS = 500
 RANDOM_TEXTS = 6
 DEMO = "SmolLM2"
-NAMES = (DEMO, *checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES, *checkpoints.NESTED_CASES)
+NAMES = (DEMO, *FAMILIES)
 _PAGES = -(-CONTEXT // PAGE_SIZE)
 _PLAYING = Path(fake_quantization.__file__).read_text()  # scores are computed again after a change
 

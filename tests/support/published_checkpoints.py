@@ -10,6 +10,7 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints, gemma4
+from tests.support.gguf_models import TURNED
 from tests.support.kimi import kimi_around, published_name
 from tests.support.published import LAYOUTS
 from tests.support.published_writers import rounded_anew
@@ -136,7 +137,7 @@ def small_kimi_linear() -> hf.PreTrainedModel:
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
     are the model's own. Experts are Qwen's, MiniMax's, LFM2's, Kimi Linear's or Llama 4's."""
-    is_minimax, is_turned = model.config.model_type == "minimax_m2", model.config.model_type in checkpoints.TURNED
+    is_minimax, is_turned = model.config.model_type == "minimax_m2", model.config.model_type in TURNED
     has_numbers = model.config.model_type in ("minimax_m2", "lfm2_moe", "kimi_linear")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):
@@ -165,7 +166,7 @@ def save_published(
     checkpoints.save(model, folder)
     tensors = load_file(folder / "model.safetensors")
     if model.config.model_type in (
-        *checkpoints.TURNED,
+        *TURNED,
         "gemma4_text",
     ):  # quantized checkpoints have a tensor for each expert
         tensors = {name: each for name, each in tensors.items() if each.ndim < 3}

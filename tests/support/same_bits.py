@@ -17,6 +17,8 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormat, Wei
 
 from tests.support import checkpoints, gemma4
 from tests.support.demo import ALICE
+from tests.support.families import row
+from tests.support.families.nested import around
 from tests.support.lora import random_adapter
 from tests.support.plan_limits import plan_limits, with_limits
 from tests.support.published_checkpoints import save_kimi, small_kimi
@@ -58,7 +60,7 @@ _SIZES = {
     ),
     "deepseek_v3": lambda more: hf.DeepseekV3Config(
         **checkpoints.sizes(96, 3, 3, 96, q_lora_rank=40, kv_lora_rank=64, first_k_dense_replace=1, **more),
-        **checkpoints.LATENT_HEADS,
+        **row.LATENT_HEADS,
         moe_intermediate_size=64,
         n_routed_experts=8,
         num_experts_per_tok=2,
@@ -75,7 +77,7 @@ _SIZES = {
     ),
     "deepseek_v2": lambda more: hf.DeepseekV2Config(
         **checkpoints.sizes(160, 5, 5, 96, q_lora_rank=None, kv_lora_rank=96, first_k_dense_replace=0, **more),
-        **checkpoints.LATENT_HEADS,
+        **row.LATENT_HEADS,
         **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=0.7, mscale_all_dim=0.7),
         moe_intermediate_size=40,
         n_routed_experts=6,
@@ -105,11 +107,11 @@ _SIZES = {
         n_routed_experts=8,
         num_experts_per_tok=3,
     ),
-    "mistral4": lambda more: checkpoints.around(
+    "mistral4": lambda more: around(
         "mistral3",
         hf.Mistral4Config(
             **checkpoints.sizes(96, 3, 3, 96, q_lora_rank=40, kv_lora_rank=64, **more),
-            **checkpoints.LATENT_HEADS,
+            **row.LATENT_HEADS,
             **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=40, llama_4_scaling_beta=0.1),
             moe_intermediate_size=64,
             n_routed_experts=8,
@@ -130,7 +132,7 @@ _SIZES = {
     "olmo2": lambda more: hf.Olmo2Config(**checkpoints.sizes(96, 6, 1, 96, **more)),
     "olmo3": lambda more: hf.Olmo3Config(
         **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, **more),
-        **checkpoints.OLMO3_ROPE,
+        **row.OLMO3_ROPE,
         layer_types=["sliding_attention", "full_attention"],
     ),
     "minimax_m2": lambda more: hf.MiniMaxM2Config(
@@ -160,13 +162,13 @@ _SIZES = {
         **gemma4.EXPERTS,
     ),
     "granite": lambda more: hf.GraniteConfig(
-        **checkpoints.sizes(96, 6, 3, 96, **more), **checkpoints.GRANITE, residual_multiplier=0.22
+        **checkpoints.sizes(96, 6, 3, 96, **more), **row.GRANITE, residual_multiplier=0.22
     ),
     "qwen3_5": lambda more: hf.Qwen3_5TextConfig(
-        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **row.DELTA, layer_types=_HYBRID
     ),
     "qwen3_5_moe": lambda more: hf.Qwen3_5MoeTextConfig(
-        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **row.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),
     "granite_hybrid": lambda more: hf.GraniteMoeHybridConfig(
         **checkpoints.sizes(
@@ -196,7 +198,7 @@ _SIZES = {
     ),
     "kimi_linear": lambda more: hf.KimiLinearConfig(
         **checkpoints.sizes(96, 3, 3, 96, kv_lora_rank=64, num_local_experts=6, num_experts_per_tok=2, **more),
-        **checkpoints.LATENT_HEADS,
+        **row.LATENT_HEADS,
         layer_types=["linear_attention", "full_attention"],
         mlp_layer_types=["dense", "sparse"],
         linear_num_heads=4,
@@ -212,7 +214,7 @@ _SIZES = {
         num_dense_layers=1,
     ),
     "qwen3_next": lambda more: hf.Qwen3NextConfig(
-        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **row.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),
 }
 TINY_MODELS = ("llama", "qwen3", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set

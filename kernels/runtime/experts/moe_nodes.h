@@ -110,13 +110,16 @@ struct ExpertsNode : Node {
   void multiply_and_sum(Run& run, int thread) const;
   // Returns where a pair of panels of a part's weights begins, null if there is no such part.
   const std::byte* weights_at(const Run& run, int64_t part, int64_t pair) const;
-  // The places in `out` of a thread's columns while it sums: results of a row block, and sums of all tokens.
+  // The places in `out` of some columns while a thread sums: results of a row block, and sums of all tokens.
   struct Columns {
     Range range;
     float *results, *sums;  // for column 0
     int64_t ld;
   };
   Columns columns_of(Run& run, Range pairs) const;
+  // Calls use(pairs of panels, Columns) for each part of a thread's columns that it sums at once.
+  template <class Use>
+  void for_chunks(Run& run, int thread, Use&& use) const;
   void add_part(Run& run, int thread, int64_t index, Range pairs, const Columns& columns) const;
   // The token and the weight of each row, and the shared expert's weight of each token.
   struct Owners {

@@ -1,9 +1,8 @@
 """A model that takes images: a decoder that decodes nothing, and a tokenizer whose template writes placeholders."""
 
-import re
 import weakref
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -20,7 +19,8 @@ from numaserve.workers.interface.images import ImageInput
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer
 
 IMAGE, ROWS, MOST = 259, 3, 4  # the token, the feature rows of a tile, and the images of a request
 PLACEHOLDER = "<i>"
@@ -82,30 +82,12 @@ def _found(text: str, *, split: bool) -> Picture | ImageProblem:
 class SeeingTokenizer(ByteTokenizer):
     """A tokenizer with a placeholder, and a template that writes it; like that of SmolVLM it knows lists alone."""
 
-    special_token_ids = ByteTokenizer.special_token_ids | {IMAGE}
-
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        super().__init__(markers={IMAGE: PLACEHOLDER}, render=_rendered)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        tokens: list[int] = []
-        for part in re.split(f"({PLACEHOLDER})", text):
-            tokens += [IMAGE] if part == PLACEHOLDER else super().encode(part, add_special_tokens=False)
-        return [256, *tokens] if add_special_tokens else tokens
 
-    def token_text(self, token_id: int) -> str:
-        return PLACEHOLDER if token_id == IMAGE else super().token_text(token_id)
-
-    def render_chat(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, object]] = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        self.messages = messages
-        return "".join(f"{message['role']}:{_shown(message['content'])}\n" for message in messages)
+def _rendered(messages: list[dict[str, Any]], *_: object, **_options: object) -> str:
+    return "".join(f"{message['role']}:{_shown(message['content'])}\n" for message in messages)
 
 
 def _shown(content: Any) -> str:

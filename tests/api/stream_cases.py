@@ -12,7 +12,8 @@ from numaserve.server.app.application import create_app
 from numaserve.server.engine.types import Aborted, GenerationFailed
 from tool_cases import CALL, CLOCK, SECOND, WEATHER, Template
 
-from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, FakeEngine, make_context
+from tests.support.api_fakes import CONTEXT, MODEL, REPLY, FakeEngine, make_context
+from tests.support.byte_tokenizer import EOS
 
 _ANSWER = f"<think>\nLet me see.\n</think>\n\nI look. {CALL}{SECOND}"
 _TOOLS = [{"type": "function", "function": each} for each in (WEATHER, CLOCK)]

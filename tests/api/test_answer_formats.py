@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import ByteTokenizer, FakeEngine
+from tests.support.api_fakes import FakeEngine
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.error_forms import error_message
 from tests.support.masks import matches
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from numaserve.server.scheduler.matcher import MaskState, TokenMatcher
 from starlette.testclient import TestClient
-from tool_cases import CALL, CLOCK, USER, WEATHER, PlainTemplate, Template, thinking_client
+from tool_cases import CALL, CLOCK, USER, WEATHER, Template, thinking_client
 
 from tests.support.api_fakes import FakeEngine
 
@@ -28,7 +28,7 @@ def test_calls_are_told_of_in_the_format_that_the_operator_names(engine: FakeEng
     engine.reply = '{"name": "weather", "parameters": {"city": "Oslo"}}'
     call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     turns = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "noon"}]
-    template = PlainTemplate()
+    template = Template("messages")
     with thinking_client(engine, template, "llama3_json") as thinker:
         made = ask(thinker, messages=turns, tools=TOOLS)["message"]["tool_calls"]
     assert [each["function"] for each in made] == [{"name": "weather", "arguments": '{"city": "Oslo"}'}]

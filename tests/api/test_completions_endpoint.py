@@ -5,22 +5,16 @@ import pytest
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, MODEL, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
+from tests.support.byte_tokenizer import BOS, ByteTokenizer
 
 
 def complete(client: TestClient, prompt: Any = "ab", **fields: Any) -> Any:
     return client.post("/v1/completions", json={"model": MODEL, "prompt": prompt, **fields})
 
 
-class FillingTokenizer(ByteTokenizer):
-    """One with tokens around what is to be filled in, in the places of those for turns."""
-
-    _MARKERS = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        if text in self._MARKERS:
-            return [250 + self._MARKERS.index(text)]
-        return super().encode(text, add_special_tokens=add_special_tokens)
+# Tokens around what is to be filled in.
+FILLING = ByteTokenizer(markers={250: "<fim_prefix>", 251: "<fim_suffix>", 252: "<fim_middle>"})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +27,7 @@ def test_a_suffix_follows_the_answer_where_the_tokenizer_has_tokens_for_it(
     context = make_context(engine)
     answer = TestClient(app_over(context)).post(path, json=fields)
     assert (answer.status_code, engine.admitted) == (400, [])
-    client = TestClient(app_over(replace(context, tokenizer=FillingTokenizer())))
+    client = TestClient(app_over(replace(context, tokenizer=FILLING)))
     assert client.post(path, json=fields).status_code == 200
     assert engine.admitted[0].prompt == [BOS, 250, *b"ab", 251, *b"cd", 252]
     shown = client.post("/api/show", json={"model": MODEL}).json()

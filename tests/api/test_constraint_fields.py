@@ -8,7 +8,8 @@ import pytest
 from numaserve.server.app.application import ApiContext
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import ByteTokenizer, FakeEngine
+from tests.support.api_fakes import FakeEngine
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.masks import matches
 
 CHAT = "/v1/chat/completions"

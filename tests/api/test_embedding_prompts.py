@@ -6,7 +6,8 @@ from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, EMBEDDING_SIZE, FakeEngine, make_context
+from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
+from tests.support.byte_tokenizer import BOS
 
 JINA = {"retrieval.query": "q: ", "retrieval.passage": "p: "}
 

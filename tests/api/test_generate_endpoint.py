@@ -11,7 +11,8 @@ from numaserve.server.surfaces.sglang import generate as generate_module
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.masks import matches
 
 

@@ -11,7 +11,8 @@ from numaserve.server.http.large_json import json_pieces
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import CONTEXT, MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
+from tests.support.api_fakes import CONTEXT, MODEL, FakeEngine, make_context, outcomes
+from tests.support.byte_tokenizer import ByteTokenizer
 
 LONG = CONTEXT * 256  # characters; beyond that nothing is counted
 PATHS = {

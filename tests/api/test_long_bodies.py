@@ -30,8 +30,9 @@ from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import MODEL, VOCAB, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.app_routes import operations
+from tests.support.byte_tokenizer import VOCAB
 from tests.support.error_forms import error_message
 
 LONG = "x" * INLINE_BYTES

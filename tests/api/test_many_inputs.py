@@ -10,7 +10,8 @@ from numaserve.server.generation.sparse import SparseOutput
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.error_forms import error_message
 
 TEXTS = ["a", "b", "c"]

@@ -6,7 +6,8 @@ import pytest
 from httpx import Response
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import MODEL, REPLY, ByteTokenizer, FakeEngine
+from tests.support.api_fakes import MODEL, REPLY, FakeEngine
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.masks import matches
 
 CHAT, GENERATE = "/api/chat", "/api/generate"

@@ -18,7 +18,8 @@ from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.purpose import Classifies, Embeds
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer
 
 MODEL, VOCAB = "SmolLM2-135M-Instruct", 49152  # that was asked then
 AGENT = "agent"  # and that of agents, whose prompts are long
@@ -62,16 +63,12 @@ RESPONSE_ID, ITEM_ID = re.compile("resp_[0-9a-f]{48}"), re.compile("(msg|fc|rs)_
 LOCAL = "http://127.0.0.1:8000"
 
 
-class DemoTokenizer(ByteTokenizer):
-    vocab_size = VOCAB
-
-
 @pytest.fixture(scope="module")
 def applications() -> Iterator[dict[str, TestClient]]:
     """Clients of the applications that serve each model."""
     encoder = make_context(FakeEngine(dimensions=DIMENSIONS), purpose=Embeds(DIMENSIONS, settings=PROMPTS))
     reranker = make_context(FakeEngine(dimensions=1), purpose=Classifies(("LABEL_0",), "sigmoid"))
-    demo, seeing = _app(DemoTokenizer()), seeing_context(FakeEngine())
+    demo, seeing = _app(ByteTokenizer(vocab_size=VOCAB)), seeing_context(FakeEngine())
     made = {
         "": demo,
         "agent": demo,

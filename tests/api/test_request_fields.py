@@ -5,7 +5,8 @@ import pytest
 from numaserve.workers.interface.protocol import SamplingParams
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import MODEL, VOCAB, FakeEngine
+from tests.support.api_fakes import MODEL, FakeEngine
+from tests.support.byte_tokenizer import VOCAB
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

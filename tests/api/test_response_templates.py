@@ -14,9 +14,10 @@ from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.app.application import ApiContext
 from shared_apps import app_over
 from starlette.testclient import TestClient
-from tool_cases import CLOCK, USER, WEATHER, Template
+from tool_cases import CLOCK, USER, WEATHER
 
 from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer, fixed
 from tests.support.response_templates import CATASTROPHE, CATASTROPHIC
 
 CHAT = "/v1/chat/completions"
@@ -25,15 +26,12 @@ CALL = '[call]{"id": "c1", "name": "weather", "arguments": {"city": "São Paulo"
 REPLY = f"[think] hm [/think]\nI look.\n{CALL}\n{CALL}"
 
 
-class Prompting(Template):
-    def render_chat(self, messages: list[dict[str, object]], **others: Any) -> str:
-        super().render_chat(messages, **others)
-        return "[turn]"
+PROMPTING = ByteTokenizer(chat_template="tools tool_calls", render=fixed("[turn]"))
 
 
 @pytest.fixture(scope="module")
 def responses() -> Iterator[ResponseTemplate]:
-    special = [Prompting().token_bytes(each).decode() for each in Prompting.special_token_ids]
+    special = [PROMPTING.token_bytes(each).decode() for each in PROMPTING.special_token_ids]
     made = ResponseTemplate(CATASTROPHIC, special, max_answers=99, cpu_seconds=0.5, seconds=60.0)
     yield made
     made.close()
@@ -42,7 +40,7 @@ def responses() -> Iterator[ResponseTemplate]:
 @pytest.fixture
 def served(engine: FakeEngine, responses: ResponseTemplate) -> ApiContext:
     engine.reply = REPLY
-    context = replace(make_context(engine), tokenizer=Prompting(), response_template=responses)
+    context = replace(make_context(engine), tokenizer=PROMPTING, response_template=responses)
     return replace(context, limits=replace(context.limits, context_length=8 * CONTEXT))
 
 
@@ -167,7 +165,7 @@ def test_calls_cannot_be_demanded(caller: TestClient, choice: Any) -> None:
 def test_the_parser_sees_every_special_token_and_nobody_else_does(engine: FakeEngine, caller: TestClient) -> None:
     engine.reply = f"</s>I <t>look.{CALL}<t>"
     assert message(caller, tools=TOOLS)["content"] == "I look."
-    assert engine.admitted[-1].shown_tokens == Prompting().special_token_ids
+    assert engine.admitted[-1].shown_tokens == PROMPTING.special_token_ids
     assert message(caller, tools=TOOLS, skip_special_tokens=False)["content"] == "</s>I <t>look.\n<t>"
 
 

@@ -3,7 +3,8 @@
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import CONTEXT, MODEL, VOCAB
+from tests.support.api_fakes import CONTEXT, MODEL
+from tests.support.byte_tokenizer import VOCAB
 
 
 @pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])

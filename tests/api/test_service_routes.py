@@ -3,16 +3,8 @@ import dataclasses
 from numaserve.server.app.application import ApiContext, create_app
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import (
-    BOS,
-    CONTEXT,
-    EOS,
-    MODEL,
-    VOCAB,
-    ByteTokenizer,
-    FakeEngine,
-    make_context,
-)
+from tests.support.api_fakes import CONTEXT, MODEL, FakeEngine, make_context
+from tests.support.byte_tokenizer import BOS, EOS, VOCAB, ByteTokenizer
 
 
 def test_model_info_counts_the_token_ids_that_prompts_may_have(engine: FakeEngine) -> None:
@@ -36,7 +28,7 @@ def test_the_tokenizer_is_shown_where_the_operator_says_so(client: TestClient, e
     shown = client.get("/tokenizer_info").json()
     assert (shown["vocab_size"], shown["model_max_length"]) == (VOCAB, CONTEXT)
     assert (shown["bos_token"], shown["eos_token"]) == (f"<{BOS}>", f"<{EOS}>")
-    assert shown["chat_template"] == ByteTokenizer.chat_template
+    assert shown["chat_template"] == ByteTokenizer().chat_template
     other = TestClient(create_app(make_context(engine, tokenizer_info=False)))
     assert other.get("/tokenizer_info").status_code == 404
 

@@ -8,7 +8,8 @@ import pytest
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from shared_apps import app_over
 
-from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
+from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
+from tests.support.byte_tokenizer import ByteTokenizer
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -18,11 +19,7 @@ class TemplateTokenizer(ByteTokenizer):
 
     def __init__(self) -> None:
         self.template = ChatTemplate("{{ messages[0]['content'] }}", seconds=60.0)
-
-    def render_chat(
-        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
-    ) -> str:
-        return self.template.render({"messages": messages})
+        super().__init__(render=lambda messages, *_, **_options: self.template.render({"messages": messages}))
 
     def close(self) -> None:
         self.template.close()

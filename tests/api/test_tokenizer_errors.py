@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from shared_apps import app_over
 from starlette.testclient import TestClient
 from tokenizers import Regex, Tokenizer, models, normalizers
 
-from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
+from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
+from tests.support.byte_tokenizer import ByteTokenizer
 
 TRIGGER = "x" * 40 + "!"
 TOKENS = list(TRIGGER.encode())
@@ -34,33 +35,17 @@ CASES = [
 ]
 
 
-class PanickyTokenizer(ByteTokenizer):
-    """Byte tokens, of a text that the library's own normaliser has seen first."""
-
-    def __init__(self) -> None:
-        self._backend = Tokenizer(models.BPE())
-        self._backend.normalizer = normalizers.Replace(Regex("(x+)+$"), "y")
-
-    @while_serving
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        self._backend.encode(text)
-        return super().encode(text, add_special_tokens=add_special_tokens)
-
-    @while_serving
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        text = super().decode(token_ids, skip_special_tokens=skip_special_tokens)
-        self._backend.encode(text)
-        return text
-
-    def render_chat(
-        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
-    ) -> str:
-        return "".join(str(message["content"]) for message in messages)
+def joined(messages: list[dict[str, Any]], *_: object, **_options: object) -> str:
+    return "".join(str(message["content"]) for message in messages)
 
 
 @pytest.fixture
 def panicky(engine: FakeEngine) -> ApiContext:
-    return replace(make_context(engine), tokenizer=PanickyTokenizer())
+    """A context with byte tokens, of a text that the library's own normaliser has seen first."""
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.Replace(Regex("(x+)+$"), "y")
+    check = while_serving(backend.encode)
+    return replace(make_context(engine), tokenizer=ByteTokenizer(render=joined, check=check))
 
 
 @pytest.fixture
@@ -91,17 +76,6 @@ def test_the_answer_is_the_clients_error_and_the_log_says_why(
     assert outcomes(panicky, "invalid") == 1
 
 
-class ConfinedTokenizer(PanickyTokenizer):
-    """Byte tokens of a tokenizer whose process gives `error` for one text."""
-
-    error: Exception
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        if TRIGGER in text:
-            raise self.error
-        return ByteTokenizer.encode(self, text, add_special_tokens=add_special_tokens)
-
-
 @pytest.mark.parametrize(
     ("error", "status", "code", "message"),
     [
@@ -125,8 +99,11 @@ class ConfinedTokenizer(PanickyTokenizer):
 def test_a_text_beyond_limits_is_the_clients_error_and_a_process_that_is_stuck_is_not(
     route: str, body: dict[str, Any], error: Exception, status: int, code: str, message: str, panicky: ApiContext
 ) -> None:
-    context = replace(panicky, tokenizer=(tokenizer := ConfinedTokenizer()))
-    tokenizer.error = error
+    def check(text: str) -> None:
+        if TRIGGER in text:
+            raise error
+
+    context = replace(panicky, tokenizer=ByteTokenizer(render=joined, check=check))
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         answer = client.post(route, json=body)
         assert client.post("/v1/completions", json={"model": MODEL, "prompt": "dogs"}).status_code == 200

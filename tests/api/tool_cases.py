@@ -1,17 +1,17 @@
 """Models that call tools and think, played over an engine whose answer is given and comes byte by byte."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.tools.formats import tool_formats
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import CONTEXT, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer, fixed
 
 USER = {"role": "user", "content": "x"}
 WEATHER = {
@@ -26,29 +26,10 @@ SECOND = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
 
 class Template(ByteTokenizer):
-    """One whose template writes tools, and that keeps what it was given."""
+    """One whose template writes tools."""
 
-    chat_template = "tools tool_calls"
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, object]] = []
-        self.tools: list[Any] = []
-        self.arguments: dict[str, object] = {}
-
-    def render_chat(
-        self,
-        messages: list[dict[str, object]],
-        *,
-        tools: Any = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        self.messages, self.tools, self.arguments = messages, list(tools), dict(arguments or {})
-        return "p"
-
-
-class PlainTemplate(Template):
-    chat_template = "messages"
+    def __init__(self, chat_template: str = "tools tool_calls") -> None:
+        super().__init__(chat_template=chat_template, render=fixed("p"))
 
 
 @contextmanager

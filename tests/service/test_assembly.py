@@ -23,7 +23,8 @@ from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.planning.deployment import make_deployment
 
-from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.configured import bidirectional, configured, recurrent
 from tests.support.machines import machine
 

@@ -8,7 +8,7 @@ from numaserve.server.generation.judge import Judge
 from numaserve.server.service.model.reranker import find_judge
 from numaserve.workers.interface.errors import OperatorError
 
-from tests.support.api_fakes import ByteTokenizer
+from tests.support.byte_tokenizer import ByteTokenizer
 
 
 def configured(folder: Path, **fields: object) -> Path:

@@ -14,14 +14,14 @@ from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.token_head import TokenHead
 from numaserve.workers.models.spec import ModelConfig
 
-from tests.support.api_fakes import ByteTokenizer
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.configured import bidirectional, configured, splade
 from tests.support.sentence_folder import write_modules
 
 SETTINGS = EmbeddingSettings({"query": "q: "}, normalize=False)
 DENSE = configured().pooled()
 FEW = bidirectional().pooled().followed_by([Dense("few", 576, 64)], ["2_Dense"])
-WORDS = SparseOutput(left_out=ByteTokenizer.special_token_ids)
+WORDS = SparseOutput(left_out=ByteTokenizer().special_token_ids)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,17 @@
-"""An engine that replies with a fixed text and a tokenizer whose tokens are bytes, to test the HTTP layer alone."""
+"""An engine that replies with a fixed text, to test the HTTP layer alone."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-import re
 import time
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
-import tokenizers
 from numaserve.server.app.application import ApiContext, ApiLimits
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.overview import Branch, Overview, Prefixes, WorkerState
@@ -32,16 +30,11 @@ from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.request import Pooling, Request
-from numaserve.server.tokenizer.token_bytes import byte_alphabet
-from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
 from numaserve.workers.interface.vectors import SparseEntries, encoded_rows
-from tokenizers import decoders, models, pre_tokenizers
 
-BOS, EOS, TURN = 256, 257, 258
-VOCAB = 260
-SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
-_BY_SPELLING = {spelling: token for token, spelling in SPECIAL.items()}
+from tests.support.byte_tokenizer import EOS, VOCAB, ByteTokenizer
+
 CONTEXT = 200
 LETTERS = "".join(chr(ord("a") + number % 26) for number in range(2 * CONTEXT))  # a text that is too long
 EMBEDDING_SIZE = 4
@@ -70,59 +63,6 @@ OVERVIEW = Overview(
     prefixes=Prefixes(3, [Branch(-1, 2, used=True), Branch(0, 1, used=False)], complete=True),
     workers=[WorkerState(rank, rank, 4, "avx512", 2**30, 2**29, 2**31, 0) for rank in range(2)],
 )
-
-
-class ByteTokenizer:
-    """Token i below 256 is byte i. A conversation is TURN, role, newline, content, per message."""
-
-    vocab_size = VOCAB
-    eos_token_ids = frozenset({EOS})
-    bos_token_id: int | None = BOS
-    special_token_ids = frozenset(SPECIAL)
-    chat_template = "messages"
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        tokens = [BOS] if add_special_tokens else []
-        for part in re.split(b"(<[st/]+>)", text.encode()):
-            tokens += [_BY_SPELLING[part]] if part in _BY_SPELLING else part
-        return tokens
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        skipped = self.special_token_ids if skip_special_tokens else ()
-        return b"".join(self.token_bytes(t) for t in token_ids if t not in skipped).decode(errors="replace")
-
-    def pair_form(self) -> PairForm:
-        return PairForm((BOS,), (EOS,), (EOS,), typed=True)
-
-    def definition(self) -> str:
-        vocabulary = dict(byte_alphabet())
-        backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = decoders.ByteLevel()
-        backend.add_special_tokens([spelling.decode() for spelling in SPECIAL.values()])
-        return backend.to_str()
-
-    def token_text(self, token_id: int) -> str:
-        return f"<{token_id}>"
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id]) if token_id < 256 else SPECIAL.get(token_id, b"")
-
-    def render_chat(
-        self,
-        messages: list[dict[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        if messages[-1]["content"] == "refuse me":
-            raise ChatTemplateError("roles must alternate")
-        turns = "".join(f"<t>{message['role']}\n{message['content']}" for message in messages)
-        return "T" * bool((arguments or {}).get("enable_thinking")) + turns + "<t>" * add_generation_prompt
-
-    def close(self) -> None:
-        pass
 
 
 class FakeStream:

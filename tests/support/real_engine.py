@@ -22,7 +22,7 @@ from numaserve.workers.interface.protocol import Launch, mask_rows
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 from numaserve.workers.models.load import load_model_config
 
-from tests.support.api_fakes import ByteTokenizer
+from tests.support.byte_tokenizer import ByteTokenizer
 
 _PATIENCE_S = 240.0
 

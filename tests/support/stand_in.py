@@ -4,7 +4,6 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -14,30 +13,10 @@ from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.http import HttpServer
 
-from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.byte_tokenizer import ByteTokenizer, fixed
 
 CONTEXT = 8000
-
-
-class Template(ByteTokenizer):
-    """One that thinks between marks, calls tools, and keeps what it was given."""
-
-    chat_template = "tools tool_calls"
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, object]] = []
-        self.tools: list[Mapping[str, object]] = []
-
-    def render_chat(
-        self,
-        messages: list[dict[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        self.messages, self.tools = messages, list(tools)
-        return "p"
 
 
 class ServedContext:
@@ -71,7 +50,7 @@ class StandIn(ServedContext):
 
     def __init__(self, *keys: str, tls: ssl.SSLContext | None = None) -> None:
         self.engine = FakeEngine()
-        self.template = Template()
+        self.template = ByteTokenizer(chat_template="tools tool_calls", render=fixed("p"))
         context = replace(
             make_context(self.engine, keys=keys, context_length=CONTEXT),
             tokenizer=self.template,

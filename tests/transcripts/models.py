@@ -21,7 +21,8 @@ from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.scheduler.request import Request
 
 from tests.support.adapters import FakeRanks, make_adapters
-from tests.support.api_fakes import EMBEDDING_SIZE, ByteTokenizer, FakeEngine, FakeStream, make_context
+from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, FakeStream, make_context
+from tests.support.byte_tokenizer import ByteTokenizer, Messages
 
 LORAS = Path(__file__).with_name("loras")
 LONG = 8000  # tokens of context, where prompts are JSON
@@ -30,28 +31,13 @@ _SETTINGS = EmbeddingSettings(prompts=_PROMPTS)
 _DOCUMENT = b"<Document>: "
 
 
-class JsonTemplate(ByteTokenizer):
-    """A tokenizer whose template writes all that it is given, as JSON."""
-
-    chat_template = "tools tool_calls"
-
-    def render_chat(
-        self,
-        messages: list[dict[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        given = {"messages": messages, "tools": list(tools), "arguments": dict(arguments or {})}
-        shown = {name: value for name, value in given.items() if value}
-        return json.dumps(shown, ensure_ascii=False) + ("" if add_generation_prompt else " open")
-
-
-class PlainTemplate(JsonTemplate):
-    """A tokenizer whose template knows no tools."""
-
-    chat_template = "messages"
+def _as_json(
+    messages: Messages, tools: Sequence[object], arguments: Mapping[str, object], *, add_generation_prompt: bool
+) -> str:
+    """Write all that a template is given."""
+    given = {"messages": messages, "tools": tools, "arguments": arguments}
+    shown = {name: value for name, value in given.items() if value}
+    return json.dumps(shown, ensure_ascii=False) + ("" if add_generation_prompt else " open")
 
 
 class JudgedStream(FakeStream):
@@ -87,7 +73,7 @@ def _writes(engine: FakeEngine) -> ApiContext:
 def _calls(engine: FakeEngine, tokenizer: ByteTokenizer | None = None) -> ApiContext:
     return replace(
         make_context(engine, context_length=LONG, takes_predictions=True),
-        tokenizer=tokenizer or JsonTemplate(),
+        tokenizer=tokenizer or ByteTokenizer(chat_template="tools tool_calls", render=_as_json),
         tool_format=tool_formats()["hermes"],
         reasoning_format=reasoning_formats()["think"],
     )
@@ -114,7 +100,7 @@ def _adapts(engine: FakeEngine) -> ApiContext:
 MODELS: dict[str, Callable[..., ApiContext]] = {
     "text": _writes,
     "tools": _calls,
-    "no template for tools": lambda engine: _calls(engine, PlainTemplate()),
+    "no template for tools": lambda engine: _calls(engine, ByteTokenizer(render=_as_json)),
     "adapters": _adapts,
     "keys": lambda engine: make_context(engine, keys=["one", "two"], max_body_bytes=1000),
     "strict": lambda engine: make_context(engine, strict_fields=True),

@@ -19,7 +19,8 @@ from numaserve.workers.interface.protocol import SamplingParams
 from starlette.testclient import TestClient
 
 from tests.golden.normalise import DATE, HEX, IDS, TIMES
-from tests.support.api_fakes import EOS, ByteTokenizer, FakeEngine
+from tests.support.api_fakes import FakeEngine
+from tests.support.byte_tokenizer import EOS, ByteTokenizer
 from tests.support.stand_in import ServedContext
 from tests.transcripts.form import Exchange, Scene, read, shortened, written
 from tests.transcripts.models import LORAS, context_of, engine_of
@@ -32,6 +33,7 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 # Documents that tests of their own read: the answer is shown without them.
 _LEFT_OUT = re.compile(r"text/(html|css|javascript)|font/|image/|text/plain; version")
 _PATHS_LEFT_OUT = {"/openapi.json"}
+_TOKENIZER = ByteTokenizer()
 _SHOWN = 300  # characters of a prompt
 # Clients see these fields elsewhere, or a transcript shows them in another form.
 _NOT_SHOWN = {"request_id", "prompt", "sampling", "scope", "client", "matcher", "stop_token_ids"}
@@ -157,8 +159,8 @@ def _plain(value: Any) -> Any:
 
 def _prompt(request: Request) -> str:
     tokens = list(request.prompt)
-    text = b"".join(map(ByteTokenizer().token_bytes, tokens)).decode(errors="replace")
-    if ByteTokenizer().encode(text, add_special_tokens=False) != tokens or min(tokens) < ord("\n"):
+    text = b"".join(map(_TOKENIZER.token_bytes, tokens)).decode(errors="replace")
+    if _TOKENIZER.encode(text, add_special_tokens=False) != tokens or min(tokens) < ord("\n"):
         return json.dumps(tokens)
     if len(text) > _SHOWN + 40 and text[:1] != "{":
         text = f"{text[:_SHOWN]}…{text[-20:]} ({len(text)} characters)"

@@ -19,7 +19,7 @@ inline F32x16 expanded(const ExpandArgs& e, int64_t row, int64_t panel, F32x16 s
     const int64_t part = e.table.block_parts[block];
     const int32_t rank = e.table.ranks[place * e.table.parts + part];
     const float* t = e.shrunk + row * e.ld + part * e.table.rank;
-    const bf16* b = e.table.b + (place * e.blocks + block) * e.table.rank * kTileN;
+    const bf16* b = e.table.b + (place * e.table.blocks + block) * e.table.rank * kTileN;
     if (e.fetches_ahead) {
       const bf16* next = b + kBlocksAhead * e.table.rank * kTileN;
       for (int64_t i = 0; i < rank * kTileN; i += kLineBytes / 2) prefetch_line(next + i);

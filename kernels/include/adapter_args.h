@@ -14,12 +14,13 @@ namespace numaserve {
 // 16 rows of the matrix and a part that has rows in it.
 struct AdapterTable {
   int64_t places, rank, parts, depth;  // `rank`: the largest; `depth`: k in whole tiles
-  const bf16* a;                       // [places, parts, rank, depth]
-  const bf16* b;                       // [places, blocks, rank, 16]
-  const int32_t* ranks;                // [places, parts]; 0: the adapter has nothing for the part
-  const float* scales;                 // [places, parts]
-  const int32_t* first_blocks;         // [n_panels + 1]: the first block of each panel
-  const int32_t* block_parts;          // [blocks]
+  int64_t blocks;
+  const bf16* a;                // [places, parts, rank, depth]
+  const bf16* b;                // [places, blocks, rank, 16]
+  const int32_t* ranks;         // [places, parts]; 0: the adapter has nothing for the part
+  const float* scales;          // [places, parts]
+  const int32_t* first_blocks;  // [n_panels + 1]: the first block of each panel
+  const int32_t* block_parts;   // [blocks]
 };
 
 // Rows of a tile that `shrink` computes at once, and rows of A.
@@ -41,7 +42,7 @@ struct ExpandArgs {
   AdapterTable table{};
   const int32_t* adapters = nullptr;  // as in ShrinkArgs; null: no row has an adapter
   const float* shrunk = nullptr;
-  int64_t ld = 0, blocks = 0;
+  int64_t ld = 0;
   // Whether the values of the next pair of panels are fetched meanwhile. With few rows each pair is read once, and the
   // weights in between hide the values from what the processor fetches by itself.
   bool fetches_ahead = false;

@@ -55,6 +55,7 @@ AdapterTable AdapterWeights::table() const {
           .rank = rank_,
           .parts = parts_,
           .depth = depth_,
+          .blocks = blocks(),
           .a = a(),
           .b = b(),
           .ranks = ranks_.data(),

@@ -151,7 +151,6 @@ ExpandArgs LinearNode::expansion(const Run& run) const {
           .adapters = run.step.adapters(narrow).data(),
           .shrunk = run.at<float>(shrunk),
           .ld = shrunk.ld,
-          .blocks = adapters->blocks(),
           .fetches_ahead = run.step.num_rows(narrow) <= kStreamedRows};
 }
 

@@ -12,10 +12,13 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #if !defined(NUMASERVE_TILE_HEADER)  // read by itself
 #define NUMASERVE_TILE_HEADER "kernels/gemm/tiles/tile_amx.h"
 #endif
 #include "kernels/gemm/epilogue.inl"
+#include "kernels/gemm/first_steps_amx.inl"
 #include "kernels/gemm/late_sums_amx.inl"
 #include "kernels/gemm/lines_ahead_amx.inl"
 #include "kernels/gemm/scratch.inl"
@@ -131,18 +134,6 @@ struct BesideCopied {
   }
 };
 
-inline constexpr int64_t kTileSums = kTileRows * kTileN;
-
-// The four sums are tiles one after the other: of two row tiles by the first panel, and by the second one.
-#define NUMASERVE_SUM_LOAD(register, tile, c, fresh)               \
-  do {                                                             \
-    if (fresh)                                                     \
-      NUMASERVE_TILE_ZERO(register);                               \
-    else                                                           \
-      NUMASERVE_TILE_LOAD(register, (c) + (tile) * kTileSums, 64); \
-  } while (false)
-#define NUMASERVE_SUM_STORE(register, tile, c) NUMASERVE_TILE_STORE(register, (c) + (tile) * kTileSums, 64)
-
 // The first k tile of some rows, whose sums take the registers of `before`, the sums of 32 rows.
 template <int kRowTiles, class T, class Sum>
 inline void switch_sums(const T* a, const T* b, Sum* before, const Sum* c, bool fresh) {
@@ -170,14 +161,16 @@ inline void switch_sums(const T* a, const T* b, Sum* before, const Sum* c, bool 
 }
 
 // Multiplies the copied rows `a` by a block of at least one k tile. `before` are the sums in the registers, null for
-// the block's first rows.
+// the block's first rows. `added`, if not null, is what the sums of row `r` on begin with.
 template <int kRowTiles, class T, class Sum, class Beside>
 inline void multiply_copied_rows(const T* a, const T* b, int64_t k_tiles, Sum* before, const Sum* c, bool fresh,
-                                 Beside& beside) {
+                                 const FirstSteps* added, int64_t r, Beside& beside) {
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   __asm__ volatile("" ::: "memory");  // see amx_block
   int64_t kt = 0;
-  if (before != nullptr) {
+  if (added != nullptr) {
+    begin_with_steps<kRowTiles>(*added, r, before);
+  } else if (before != nullptr) {
     switch_sums<kRowTiles>(a, b, before, c, fresh);
     kt = 1;
   } else {
@@ -218,6 +211,7 @@ struct CopiedBlock {
   const T* weights;
   bool fresh;
   int64_t late_each;  // rows of the previous pair to finish at each k tile
+  const FirstSteps* added = nullptr;
 };
 
 // Adds a block of weights to the sums `c` of a row block.
@@ -237,9 +231,9 @@ template <class T, class Sum, class Ahead>
     beside.sum_lines = {0, kSumLines};
     const T* a = tiles_at<T>(g, scratch, row, rows, block.k, r);
     if (row_tiles_at(rows, r) == 2)
-      multiply_copied_rows<2>(a, block.weights, tiles, before, sums, block.fresh, beside);
+      multiply_copied_rows<2>(a, block.weights, tiles, before, sums, block.fresh, block.added, r, beside);
     else
-      multiply_copied_rows<1>(a, block.weights, tiles, before, sums, block.fresh, beside);
+      multiply_copied_rows<1>(a, block.weights, tiles, before, sums, block.fresh, block.added, r, beside);
     before = sums;
   }
   store_sums(row_tiles_at(rows, (passes - 1) * kRowTileRows), before);
@@ -265,6 +259,7 @@ struct SumsOfCopied : SumsInRows<Sum> {
     }
   }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {
+    expand_late(g, row, rows, panel, scratch.expanded);
     if (!scratch.copies) return finish_results<kSumsInRows>(g, c, row, 0, rows, panel, scratch);
     for (int64_t r = 0; r < rows; r += kRowTileRows, c += kSumsOfRows) {
       const int64_t count = rows - r < kRowTileRows ? rows - r : kRowTileRows;
@@ -287,7 +282,9 @@ template <class Sum>
 inline void end_late(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, bool finish, GemmScratch& scratch,
                      const Sum* c) {
   finish_all_late<Sum>(g, scratch);
-  if (finish) scratch.late = {c, row, panel, {0, rows}};
+  if (!finish) return;
+  expand_late(g, row, rows, panel, scratch.expanded);
+  scratch.late = {c, row, panel, {0, rows}};
 }
 
 // Adds k tiles of a pair of panels to the sums `c` of a row block, or overwrites `c` with them if `fresh` is set. With
@@ -306,6 +303,14 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   const T* after = reinterpret_cast<const T*>(weights_after<T>(g, scratch.share, row, rows, panel));
   const CopiedBlocks blocks(k, g.blocking.copied_tiles);
   const int64_t late_each = begin_late(g, rows, blocks, scratch, c);
+  const FirstSteps* added = nullptr;
+  if constexpr (std::is_same_v<Sum, float>)
+    if (fresh && k.begin == 0 && begins_expanded(g)) {
+      if (make_first_steps(g.expand, row, rows, panel, scratch.added))
+        added = &scratch.added;
+      else
+        begin_copied_sums(g.expand, row, rows, panel, scratch.expanded, c), fresh = false;
+    }
   for (int64_t i = 0; i < blocks.count; ++i) {
     const bool last = i + 1 == blocks.count;
     const Range own = blocks.at(i), next = blocks.at(last ? 0 : i + 1);
@@ -313,7 +318,7 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
     const int64_t tiles = next.end - next.begin;
     FetchedWeights ahead{.lines = {from, tiles * 2 * kTileBytes},
                          .each = ceil_div(tiles * 2 * kLines, steps_of_block(rows, own.end - own.begin))};
-    const CopiedBlock<T> block{own, b + own.begin * kPair, fresh && i == 0, late_each};
+    const CopiedBlock<T> block{own, b + own.begin * kPair, fresh && i == 0, late_each, i == 0 ? added : nullptr};
     multiply_copied(g, scratch, row, rows, block, ahead, c);
   }
   end_late(g, row, rows, panel, finish, scratch, c);

@@ -70,12 +70,13 @@ inline constexpr SumLayout kSumsInRows{32, kTileN};  // [rows][32]
 // [2][32 rows][16]: as many tiles, one after the other. The sums of more rows are several of these.
 inline constexpr SumLayout kSumsInTiles{kTileN, 32 * kTileN};
 
-// The values of two panels for some rows from `row` on, before the activation. `row_scales` are those of int8 rows.
+// The values of two panels for some rows from `row` on, before the activation. `row_scales` are those of int8 rows, and
+// `added` is what `expand_late` has made for the rows.
 template <SumLayout kLayout, class Sum>
 struct FinishedSums {
   const GemmArgs& g;
   const Sum* c;
-  const float* row_scales;
+  const float *row_scales, *added;
   int64_t row, panel;
   F32x16 bias[2] = {bias_of(0), bias_of(1)};
 
@@ -85,7 +86,8 @@ struct FinishedSums {
   F32x16 at(int64_t r, int half) const {
     const F32x16 sums =
         finished(g, c + r * kLayout.row + half * kLayout.half, row_scales + r, (panel + half) * kTileN) + bias[half];
-    return g.expand.adapters == nullptr ? sums : expanded(g.expand, row + r, panel + half, sums);
+    if (g.expand.adapters == nullptr) return sums;
+    return expanded(g, row + r, panel + half, added, r * kExpandedColumns + half * kTileN, sums);
   }
   F32x16 gated_at(int64_t r) const { return gated(g, at(r, 0), at(r, 1)); }
   F32x16 ungated_at(int64_t r, int half) const { return ungated(at(r, half), g.activation); }
@@ -98,11 +100,11 @@ inline bf16* result_at(const GemmArgs& g, int64_t row, int64_t column) {
   return g.out_bf16 + row * g.ldo + column;
 }
 
-// Writes the finished results of two panels for `rows` rows from `row` on, whose scales begin at `row_scales`.
+// Writes the finished results of two panels for `rows` rows from `row` on; see FinishedSums.
 template <SumLayout kLayout = kSumsInRows, class Sum>
 inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel,
-                          const float* row_scales) {
-  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, row, panel};
+                          const float* row_scales, const float* added) {
+  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, added, row, panel};
   if (is_gated(g.activation)) {
     for (int64_t r = 0; r < rows; ++r) sums.gated_at(r).store(result_at(g, row + r, panel / 2 * kTileN));
     return;

@@ -108,10 +108,13 @@ inline void finish_parts(const GemmArgs& g, void* sums, int thread, int threads)
   const Range pairs = share_of_pairs(g, thread, threads);
   float row_scales[kStreamedRows] = {};
   if constexpr (std::is_same_v<Sum, int32_t>) gather_scales(g, 0, g.m, row_scales);
+  alignas(64) float added[kStreamedRows * kExpandedColumns];
+  if (g.expand.adapters != nullptr) tile_begin(g.m);
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     Sum* c = static_cast<Sum*>(sums) + pair * g.b.k_parts * kStreamedRows * 32;
     for (int64_t part = 1; part < g.b.k_parts; ++part) add_values(c + part * kStreamedRows * 32, g.m * 32, c);
-    gemm_epilogue(g, c, 0, g.m, 2 * pair, row_scales);
+    expand_late(g, 0, g.m, 2 * pair, added);
+    gemm_epilogue(g, c, 0, g.m, 2 * pair, row_scales, added);
   }
 }
 

@@ -114,6 +114,7 @@ struct BesideTiles {
 template <class T, class Sum>
 [[gnu::noinline]] inline void multiply_by_tiles(const GemmArgs& g, GemmScratch& scratch, const TileBlock<T>& block,
                                                 Sum* c, bool accumulate, bool finish, WeightsAhead& weights) {
+  if (finish) expand_late(g, block.row, block.rows, block.panel, scratch.expanded);
   const int64_t steps = ceil_div(block.rows, 2 * kTileRows);
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   const auto tile = [&block](int64_t t) { return block.tiles + t * 2 * kTile; };

@@ -1,6 +1,8 @@
 // Products with bf16 and int8 weights without groups: the work for a block of k tiles in the loop nest of gemm.inl.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/sums_in_rows.inl"
 #include "kernels/gemm/tiles/tile.h"
@@ -65,6 +67,11 @@ struct Plain : PlainSums<T> {
     const int64_t depth = block_tiles(g, rows, k, streamed);
 #if defined(NUMASERVE_TILES_HEADER)
     if (scratch.copies) return add_copied<T>(g, row, rows, panel, k, fresh, finish, scratch, c);
+    if constexpr (std::is_same_v<Sum, float>)
+      if (fresh && k.begin == 0 && begins_expanded(g)) {
+        expand_pair(g.expand, row, rows, panel, c);
+        fresh = false;
+      }
     const TileBlock<T> slab{row, rows, panel, k.begin, k.end - k.begin, b + k.begin * 2 * kElements, streamed};
     add_by_tiles(g, slab, depth, fresh, finish, scratch, c);
 #else

@@ -3,6 +3,9 @@
 
 #include <cstddef>
 
+#if defined(NUMASERVE_TILES_HEADER)
+#include "kernels/gemm/first_steps_amx.inl"
+#endif
 #include "kernels/include/dense_args.h"
 #include "kernels/include/types.h"
 
@@ -95,6 +98,11 @@ struct GemmScratch {
   StreamedLines streamed;
   LateSums late;
   WidenedBlocks widened;
+#if defined(NUMASERVE_TILES_HEADER)
+  // What adapters add to the sums of a pair of panels.
+  alignas(64) float expanded[kMostRowBlock * kExpandedColumns];
+  FirstSteps added;
+#endif
 };
 // Tiles of copied activations and of weights, which begin at multiples of a tile, are read side by side. With the same
 // address within a page a product takes 1.08 times as long (a virtual Xeon with AMX); a line apart suffices.

@@ -80,9 +80,10 @@ inline void stream_rounded(const GemmArgs& g, const FinishedSums<kLayout, Sum>& 
 template <SumLayout kLayout, class Sum>
 inline void finish_results(const GemmArgs& g, const Sum* c, int64_t row, int64_t first, int64_t count, int64_t panel,
                            GemmScratch& scratch) {
-  const float* row_scales = scratch.row_scales + first;
-  if (!streams(scratch.streamed, panel)) return gemm_epilogue<kLayout>(g, c, row + first, count, panel, row_scales);
-  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, row + first, panel};
+  const float *row_scales = scratch.row_scales + first, *added = scratch.expanded + first * kExpandedColumns;
+  if (!streams(scratch.streamed, panel))
+    return gemm_epilogue<kLayout>(g, c, row + first, count, panel, row_scales, added);
+  const FinishedSums<kLayout, Sum> sums{g, c, row_scales, added, row + first, panel};
   if (g.out_f32 != nullptr)
     stream_floats(g, sums, row + first, count);
   else

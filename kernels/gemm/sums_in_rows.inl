@@ -25,7 +25,7 @@ struct SumsInRows {
   static void end_share(const GemmScratch&) {}
   static void add_part(int64_t rows, const Sum* part, Sum* c, const GemmScratch&) { add_values(part, rows * 32, c); }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {
-    gemm_epilogue(g, c, row, rows, panel, scratch.row_scales);
+    gemm_epilogue(g, c, row, rows, panel, scratch.row_scales, nullptr);
   }
 };
 

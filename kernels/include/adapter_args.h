@@ -23,17 +23,24 @@ struct AdapterTable {
   const int32_t* block_parts;   // [blocks]
 };
 
-// Rows of a tile that `shrink` computes at once, and rows of A.
-inline constexpr int64_t kShrinkTile = 4;
+// Rows that `shrink` computes at once, and rows of A: with vectors, and with tile registers.
+struct ShrinkTile {
+  int64_t rows, sums;
+};
+inline constexpr ShrinkTile kShrinkVectors{4, 4}, kShrinkTiles{64, kTileN};
 
-// shrunk[row, part, i] = scale * sum over k of x[row, k] * a[part, i, k], fp32, for rows with an adapter.
+// The columns of a part in a shrunk row: whole panels.
+[[gnu::always_inline]] constexpr int64_t shrunk_columns(int64_t rank) { return round_up(rank, kTileN); }
+
+// shrunk[row, part, i] = scale * sum over k of x[row, k] * a[part, i, k] for rows with an adapter: fp32, or with tile
+// registers the operands of the next product (ops/shrink_amx.inl), in as many bytes.
 struct ShrinkArgs {
   AdapterTable table;
   const bf16* x;  // [rows, ldx]
   int64_t ldx;
   const int32_t* adapters;  // [rows]: the number of the adapter, 1 to `places`; 0: none
   int64_t rows;
-  float* shrunk;  // [rows, ld]: `rank` values for each part
+  float* shrunk;  // [rows, ld]: `shrunk_columns` for each part
   int64_t ld;
 };
 

@@ -40,6 +40,7 @@ struct KernelTable {
   FirstLevelUse first_level;
   bool takes_tiled_rows;  // whether products read and write many rows in the order of tiles; see GemmArgs
   int64_t gemm_scratch;   // bytes of scratch a thread needs, on a cache line boundary
+  ShrinkTile shrink_tile;
   void (*shrink)(const ShrinkArgs&, int thread, int threads);
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);

@@ -143,19 +143,20 @@ template <class Multiply>
 }
 
 // Calls use(row, rows, part, first) for each tile of a thread's part of the sums that adapters begin with: up to
-// kShrinkTile consecutive rows with one adapter, and as many of its sums for a part, from `first` on. Tiles go round
-// the threads, so that they need not be counted first.
+// `most.rows` consecutive rows with one adapter, and up to `most.sums` of its sums for a part, from `first` on. Tiles
+// go round the threads, so that they need not be counted first.
 template <class Use>
-[[gnu::always_inline]] constexpr void for_shrink_tiles(const ShrinkArgs& s, int thread, int threads, Use&& use) {
+[[gnu::always_inline]] constexpr void for_shrink_tiles(const ShrinkArgs& s, ShrinkTile most, int thread, int threads,
+                                                       Use&& use) {
   const auto sums_of = [&](int64_t row, int64_t part) -> int64_t {
     return s.table.ranks[(s.adapters[row] - 1) * s.table.parts + part];
   };
   int64_t tile = 0;
   for (int64_t row = 0, end = 0; row < s.rows; row = end) {
-    for (++end; end < s.rows && end < row + kShrinkTile && s.adapters[end] == s.adapters[row];) ++end;
+    for (++end; end < s.rows && end < row + most.rows && s.adapters[end] == s.adapters[row];) ++end;
     if (s.adapters[row] == 0) continue;
     for (int64_t part = 0; part < s.table.parts; ++part)
-      for (int64_t first = 0; first < sums_of(row, part); first += kShrinkTile, ++tile)
+      for (int64_t first = 0; first < sums_of(row, part); first += most.sums, ++tile)
         if (tile % threads == thread) use(row, end - row, part, first);
   }
 }

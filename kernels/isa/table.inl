@@ -93,6 +93,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .first_level = kFirstLevelUse,
     .takes_tiled_rows = kPacksTiles,
     .gemm_scratch = sizeof(GemmScratch),
+    .shrink_tile = kShrinkTile,
     .shrink = shrink,
     .quantize = quantize,
     .rms_norm = rms_norm,

@@ -224,7 +224,7 @@ class RandomNodes {
               Activation activation = Activation::kNone) {
     if (!shape_.adapters || weight.n() == 0 || weight.k() == 0) return product(name, x, weight, out, activation);
     const AdapterWeights& adapters = adapters_.make(weight, ++tensors_);
-    const Place shrunk = rows(adapters.parts() * adapters.rank(), sizeof(float));
+    const Place shrunk = rows(adapters.shrunk_columns(), sizeof(float));
     program_.add(std::make_unique<ShrinkNode>(x, shrunk, adapters));
     product(name, x, weight, out, activation);
     LinearNode& updated = *program_.last<LinearNode>();

@@ -21,8 +21,10 @@ from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 
 HIDDEN, INNER, VOCAB, TOKENS, SLOTS = 96, 160, 64, 300, 4
+# Adapters of a part of a tile, and of more tiles than a product takes at once.
+RANKS = (6, 70)
 # Rows of queries, keys and values: the first two meet within a panel, and the last one is padded.
-PARTS, RANK, PLACES = (40, 24, 37), 6, 3
+PARTS, PLACES = (40, 24, 37), 3
 SCALES = (0.5, 2.0, 1.0)
 
 
@@ -49,7 +51,9 @@ class Adapted:
     heights: tuple[int, ...] = PARTS
 
 
-def adapted(rng: np.random.Generator, heights: tuple[int, ...], k: int, weights: str, *, panels: bool) -> Adapted:
+def adapted(
+    rng: np.random.Generator, heights: tuple[int, ...], k: int, weights: str, largest: int, *, panels: bool
+) -> Adapted:
     """A matrix of parts that lie below each other, or take turns in panels, with adapters of several ranks."""
     parts = [reference.to_bf16(k**-0.5 * rng.standard_normal((rows, k))) for rows in heights]
     group = 32 if weights == "int4" else 0
@@ -58,18 +62,18 @@ def adapted(rng: np.random.Generator, heights: tuple[int, ...], k: int, weights:
     rows = [np.arange(each, dtype=np.int32) for each in heights]
     origin = dealt(rows) if panels else below(rows)
     blocks = origin.parts_in_panels(range(len(heights)))
-    memory = AdapterWeights(PLACES, RANK, len(heights), k, blocks)
+    memory = AdapterWeights(PLACES, largest, len(heights), k, blocks)
     pairs = []
     for place in range(PLACES):
         # An adapter has nothing for a part, and each has a rank of its own.
-        ranks = [0 if (place, part) == (1, 0) else RANK - place - part for part in range(len(heights))]
+        ranks = [0 if (place, part) == (1, 0) else largest - place - part for part in range(len(heights))]
         own = [
             (reference.to_bf16(rng.standard_normal((rank, k))), reference.to_bf16(rng.standard_normal((each, rank))))
             if rank
             else None
             for rank, each in zip(ranks, heights, strict=True)
         ]
-        memory.set(place, ranks, list(SCALES[: len(heights)]), *_arranged(own, origin, blocks, k))
+        memory.set(place, ranks, list(SCALES[: len(heights)]), *_arranged(own, origin, blocks, (largest, k)))
         pairs.append(own)
     matrix.adapters = memory  # type: ignore[attr-defined]
     held = matrix.to_numpy().astype(np.float64)
@@ -78,10 +82,11 @@ def adapted(rng: np.random.Generator, heights: tuple[int, ...], k: int, weights:
 
 
 def _arranged(
-    own: list[tuple[U16, U16] | None], origin: PackedRows, blocks: tuple[tuple[int, ...], ...], k: int
+    own: list[tuple[U16, U16] | None], origin: PackedRows, blocks: tuple[tuple[int, ...], ...], shape: tuple[int, int]
 ) -> tuple[U16, U16]:
-    a = np.zeros((len(own), RANK, -(-k // 32) * 32), np.uint16)
-    b = np.zeros((sum(map(len, blocks)), RANK, 16), np.uint16)
+    largest, k = shape
+    a = np.zeros((len(own), largest, -(-k // 32) * 32), np.uint16)
+    b = np.zeros((sum(map(len, blocks)), largest, 16), np.uint16)
     index = 0
     for panel, parts in enumerate(blocks):
         for part in parts:
@@ -121,7 +126,7 @@ class Model:
         return self.outside.kept("qkv")[:rows].copy(), self.outside.kept("mlp")[:rows].copy()
 
 
-def make_model(rng: np.random.Generator, weights: str, threads: int) -> Model:
+def make_model(rng: np.random.Generator, weights: str, threads: int, largest: int = RANKS[0]) -> Model:
     pages = -(-TOKENS // PAGE_SIZE)
     setup = ProgramSetup(
         RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
@@ -129,9 +134,9 @@ def make_model(rng: np.random.Generator, weights: str, threads: int) -> Model:
         Ranks((threads,)),
     )
     table = reference.to_bf16(rng.standard_normal((VOCAB, HIDDEN)))
-    qkv = adapted(rng, PARTS, HIDDEN, weights, panels=False)
-    gate_up = adapted(rng, (INNER, INNER), HIDDEN, weights, panels=True)
-    down = adapted(rng, (HIDDEN,), INNER, weights, panels=False)
+    qkv = adapted(rng, PARTS, HIDDEN, weights, largest, panels=False)
+    gate_up = adapted(rng, (INNER, INNER), HIDDEN, weights, largest, panels=True)
+    down = adapted(rng, (HIDDEN,), INNER, weights, largest, panels=False)
     b = ProgramBuilder(setup)
     x = b.rounded(b.embed(kernel_ops.packed(table), first_row=0))
     b.keep("qkv", b.linear(x, qkv.matrix))
@@ -147,9 +152,11 @@ def _silu(x: F64) -> F64:
 
 # Products of few rows, of rows as rows, and of rows in tiles; texts of one adapter, of another one, and of none.
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_products_get_the_updates_of_each_rows_adapter(rng: np.random.Generator, weights: str, threads: int) -> None:
-    model = make_model(rng, weights, threads)
+@pytest.mark.parametrize(("threads", "largest"), [(1, RANKS[0]), (3, RANKS[0]), (2, RANKS[1])])
+def test_products_get_the_updates_of_each_rows_adapter(
+    rng: np.random.Generator, weights: str, threads: int, largest: int
+) -> None:
+    model = make_model(rng, weights, threads, largest)
     for lengths in ((1, 1, 1, 1), (3, 9, 2, 17), (70, 33, 100, 97)):
         texts = [
             (adapter, rng.integers(0, VOCAB, length).tolist())

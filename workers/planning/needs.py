@@ -13,6 +13,7 @@ from numaserve.workers.planning.images import ImageMemory, image_memory, tower_m
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.states import draft_bytes
 from numaserve.workers.program.handles import MATRIX_PAD, round_up
+from numaserve.workers.program.ops.adapters import shrunk_columns
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -220,7 +221,7 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
 
 def _shrunk_columns(model: ModelConfig, part: RankPart) -> int:
     """Return the columns that the adapters of the block with most have between their two products."""
-    columns: dict[Parameter, int] = {matrix: each.parts * each.rank for matrix, each in part.adapters()}
+    columns: dict[Parameter, int] = {matrix: shrunk_columns(each) for matrix, each in part.adapters()}
     blocks = (sum(columns.get(each, 0) for each in block.parameters()) for block in model.decoder.blocks)
     return max(blocks) if columns else 0
 

@@ -48,6 +48,8 @@ struct GroupedSums : SumsInRows<float> {
   static void end_share(const GemmScratch& scratch) { fence_streams(scratch.streamed); }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const float* c,
                      GemmScratch& scratch) {
+    if (g.expand.adapters != nullptr) tile_begin(rows);  // products by vectors have not configured them
+    expand_late(g, row, rows, panel, scratch.expanded);
     finish_results<kSumsInRows>(g, c, row, 0, rows, panel, scratch);
   }
 };

@@ -41,6 +41,7 @@ class AdapterWeights {
   int64_t k() const { return k_; }
   int64_t blocks() const { return static_cast<int64_t>(block_parts_.size()); }
   int64_t n_panels() const { return static_cast<int64_t>(first_blocks_.size()) - 1; }
+  int64_t shrunk_columns() const { return parts_ * numaserve::shrunk_columns(rank_); }
   int64_t a_values() const { return parts_ * rank_ * depth_; }  // of a place
   int64_t b_values() const { return blocks() * rank_ * kTileN; }
 

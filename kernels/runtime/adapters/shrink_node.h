@@ -24,7 +24,7 @@ struct ShrinkNode : Node {
 
 namespace operation {
 
-// out = the product of rows with an adapter and its A matrices, fp32 [rows, parts * rank].
+// out = the product of rows with an adapter and its A matrices, [rows, the columns of all parts].
 struct Shrink {
   static constexpr const char* kKind = "lora_shrink";
   Place x, out;

@@ -70,8 +70,9 @@ void gemm_finish(const GemmArgs& g, void*, int thread, int threads) {
 // The matrices come from the caches of the node where several tiles of rows read them: what is in memory is counted as
 // moved.
 void shrink(const ShrinkArgs& s, int thread, int threads) {
-  for_shrink_tiles(s, thread, threads, [&](int64_t, int64_t rows, int64_t, int64_t) {
-    count({.moved = (rows + kShrinkTile) * s.table.depth * kHalf, .flops = 2 * rows * kShrinkTile * s.table.depth});
+  constexpr ShrinkTile kTile = kShrinkVectors;
+  for_shrink_tiles(s, kTile, thread, threads, [&](int64_t, int64_t rows, int64_t, int64_t) {
+    count({.moved = (rows + kTile.sums) * s.table.depth * kHalf, .flops = 2 * rows * kTile.sums * s.table.depth});
   });
 }
 
@@ -328,6 +329,7 @@ KernelTable counting_table(const KernelTable& like) {
           .first_level = like.first_level,
           .takes_tiled_rows = like.takes_tiled_rows,
           .gemm_scratch = like.gemm_scratch,
+          .shrink_tile = kShrinkVectors,
           .shrink = shrink,
           .quantize = quantize,
           .rms_norm = rms_norm,

@@ -130,7 +130,7 @@ void update(LinearNode& product, const AdapterWeights& adapters, const std::opti
   require(!product.logits && adapters.n_panels() == product.weight.padded_n() / kTileN &&
               adapters.k() == product.weight.k(),
           product.name, "the adapters are of another matrix");
-  require(shrunk && shrunk->ld >= adapters.parts() * adapters.rank(), product.name,
+  require(shrunk && shrunk->ld >= adapters.shrunk_columns(), product.name,
           "adapters need the result of their first matrices");
   product.adapters = &adapters;
   product.shrunk = *shrunk;

@@ -17,7 +17,7 @@ from numaserve.workers.program.buffers import (
     padded,
 )
 from numaserve.workers.program.handles import INTEGER_GROUPS
-from numaserve.workers.program.ops.adapters import Shrink
+from numaserve.workers.program.ops.adapters import Shrink, shrunk_columns
 from numaserve.workers.program.ops.base import Matrix, Operation, Vector
 from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Activation, Linear
@@ -78,7 +78,7 @@ class Recorder:
         adapters = weight.adapters
         if adapters is None:
             return None
-        out = Tensor(x.rows, adapters.parts * adapters.rank, 4)
+        out = Tensor(x.rows, shrunk_columns(adapters), 4)
         # Before the rows are quantized, so that this and the product can still be joined.
         self.operations.append(Shrink(x=x, out=out, adapters=adapters))
         return out

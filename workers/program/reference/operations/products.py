@@ -18,7 +18,7 @@ def linear(run: Run, op: Linear) -> None:
         shrunk = run.get(op.shrunk)
         for number, rows in run.step.rows_of_adapters().items():
             _, b = run.weights.adapter(op.adapters, number - 1)
-            out[rows] += shrunk[rows] @ b[: out.shape[1]].T
+            out[rows] += shrunk[rows, : b.shape[1]] @ b[: out.shape[1]].T
     if op.activation != "none":
         out = run.numbers.bf16(activated(out, op.activation, op.out.cols))
     run.put(op.out, out, add=op.accumulate)
@@ -30,7 +30,7 @@ def shrink(run: Run, op: Shrink) -> None:
     out = x.new_zeros(len(x), op.out.cols)
     for number, rows in run.step.rows_of_adapters().items():
         a, _ = run.weights.adapter(op.adapters, number - 1)
-        out[rows] = x[rows] @ a[:, : x.shape[1]].T
+        out[rows, : len(a)] = x[rows] @ a[:, : x.shape[1]].T
     run.put(op.out, out)
 
 

@@ -25,8 +25,8 @@ LOW = -2.0  # the product of queries and keys of which every score is very low
 
 
 @dataclass(frozen=True)
-class How:
-    """What attention is told besides its heads. `others`: query heads of these KV heads that lower and higher ranks
+class AttentionOptions:
+    """Options of attention besides its heads. `others`: query heads of these KV heads that lower and higher ranks
     have. `multiplied`: a product reads the results."""
 
     scale: float = 0.125
@@ -45,7 +45,7 @@ class How:
 def attention(
     rng: Rng,
     sizes: tuple[int, ...],
-    how: How = How(),
+    how: AttentionOptions = AttentionOptions(),
     kv_dtype: KvCacheDtype = "bf16",
     lengths: tuple[int, ...] = LENGTHS,
     scores: str = "",
@@ -94,7 +94,7 @@ def attention(
 def attended(
     of: tuple[F32 | F64, F64, F64],
     lengths: tuple[int, ...],
-    how: How = How(),
+    how: AttentionOptions = AttentionOptions(),
     sinks: F32 | None = None,
     *,
     largest: bool = False,
@@ -157,7 +157,9 @@ def latent_attention(
         prefix=3000 if scores == "unknown" else 0,
         caches=(CacheKind(kind),),
         record=record,
-        expected=[] if scores == "unknown" else [attended(of, lengths, How(scale), largest=scores == "large")],
+        expected=[]
+        if scores == "unknown"
+        else [attended(of, lengths, AttentionOptions(scale), largest=scores == "large")],
     )
 
 
@@ -172,20 +174,29 @@ WINDOWS += [Window(tokens, aligned=True) for tokens in (1, 40, 256, 300)]
 WINDOWS += [Window(tokens, bidirectional=True) for tokens in (0, 1, 64, 255, 300)]
 SINKS = [(-1e4, -1e4), (-100.0, -99.0), (0.0, 1.0), (30.0, 29.0), (80.0, 81.0), (1e4, -1e4)]
 CASES = (
-    table(attention, *product(HEADS, [How()], DTYPES))
-    | table(attention, *product(UNEQUAL, [How(0.1, Window(200), value_scale=0.707)], DTYPES))
-    | table(attention, *((MODEL, How(window=each), "bf16", LONG) for each in WINDOWS))
-    | table(attention, *((MODEL, How(window=each), dtype, LONG) for each in WINDOWS[4::4] for dtype in DTYPES[1:]))
-    | table(attention, *((MODEL, How(1.0, softcap=each), dtype) for each, dtype in product((5.0, 50.0), DTYPES)))
-    | table(attention, *((MODEL, How(sinks=each)) for each in SINKS))
+    table(attention, *product(HEADS, [AttentionOptions()], DTYPES))
+    | table(attention, *product(UNEQUAL, [AttentionOptions(0.1, Window(200), value_scale=0.707)], DTYPES))
+    | table(attention, *((MODEL, AttentionOptions(window=each), "bf16", LONG) for each in WINDOWS))
     | table(
         attention,
-        *((sizes, How(window=Window(200), sinks=(0.0, 1.0, -1.0), others=others)) for *sizes, others in PARTS),
-        *((sizes, How(multiplied=True)) for sizes in ((4, 2, 64), (3, 3, 80), (6, 2, 100))),
-        *(((2, 1, 64), How(1000.0), dtype, (300,), "large") for dtype in DTYPES),
-        *(((2, 1, 64), How(1.0), dtype, (270,), "low") for dtype in DTYPES),
-        *(((2, 2, 32), How(), dtype, (3120,), "unknown") for dtype in DTYPES),
-        ((2, 2, 32), How(window=Window(2900)), "bf16", (3120,), "unknown"),
+        *((MODEL, AttentionOptions(window=each), dtype, LONG) for each in WINDOWS[4::4] for dtype in DTYPES[1:]),
+    )
+    | table(
+        attention,
+        *((MODEL, AttentionOptions(1.0, softcap=each), dtype) for each, dtype in product((5.0, 50.0), DTYPES)),
+    )
+    | table(attention, *((MODEL, AttentionOptions(sinks=each)) for each in SINKS))
+    | table(
+        attention,
+        *(
+            (sizes, AttentionOptions(window=Window(200), sinks=(0.0, 1.0, -1.0), others=others))
+            for *sizes, others in PARTS
+        ),
+        *((sizes, AttentionOptions(multiplied=True)) for sizes in ((4, 2, 64), (3, 3, 80), (6, 2, 100))),
+        *(((2, 1, 64), AttentionOptions(1000.0), dtype, (300,), "large") for dtype in DTYPES),
+        *(((2, 1, 64), AttentionOptions(1.0), dtype, (270,), "low") for dtype in DTYPES),
+        *(((2, 2, 32), AttentionOptions(), dtype, (3120,), "unknown") for dtype in DTYPES),
+        ((2, 2, 32), AttentionOptions(window=Window(2900)), "bf16", (3120,), "unknown"),
     )
     | table(latent_attention, (1, 512, 64), (3, 64, 32), (5, 256, 32), (37, 32, 32), (16, 512, 64, (1, 70)))
     | table(latent_attention, (2, 64, 32, (300,), 1000.0, "large"), (2, 64, 32, (270,), 1.0, "low"))

@@ -2,9 +2,8 @@
 //
 // With bf16 weights, sums begin with the products of the shrunk rows and B, as if k had more tiles. With other formats,
 // whose sums are integers or are scaled, tiles compute these products before the sums of a pair of panels are finished,
-// and finishing adds them. A sum depends on nothing but the row
-// and its adapter. Rows of an adapter that fill no tile take vectors, which give the same bits: with 16 adapters,
-// making a tile for each row would take three times as long.
+// and finishing adds them. A sum depends on nothing but the row and its adapter. Rows of an adapter that fill no tile
+// take vectors, which give the same bits: with 16 adapters, making a tile for each row would take three times as long.
 #pragma once
 
 #include <immintrin.h>

@@ -3,6 +3,7 @@ computes."""
 
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 import transformers as hf
@@ -16,8 +17,10 @@ from test_quantized_loading import assert_same_logits as assert_same_quantized
 
 from tests.support import checkpoints, encoders, vision
 from tests.support.families.table import FAMILIES, TEXT
+from tests.support.k_quants import fitting
 from tests.support.loaded import Loaded
 
+WHOLE = 256  # columns, of tensors that are no linear modules: whole blocks of every kind
 ROUTERS = {"gate", "router", "shared_expert_gate"}  # in bf16, whatever the others are
 
 
@@ -56,11 +59,10 @@ def test_a_gguf_file_stays_quantized(name: str, kind: str, tmp_path: Path, team:
     model = checkpoints.build(row.in_blocks())
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
     expand(model, ("embed_tokens", *row.expands))
-    native = GGUF_BLOCKS[kind.lower()].native
     # Scales and minima of Q4_K are products of two numbers, of which 11 bits are kept.
     for loaded in assert_same_quantized(path, model, 2, team, atol=0.3 if kind == "Q4_K" else 5e-4):
         for parts, formats in formats_of(loaded).items():
-            expected = {"bf16"} if parts & {*ROUTERS, *row.expands} else {native}
+            expected = {"bf16"} if parts & {*ROUTERS, *row.expands} else natives(model, kind, parts)
             # The rows of `in_proj` that make steps are a matrix of their own, and keys of latents are turned.
             others = {"bf16"} if "in_proj" in parts else {"int8_group"} if "kv_b_proj" in parts else set()
             assert expected <= formats | others, parts
@@ -75,6 +77,16 @@ def expand(model: hf.PreTrainedModel, modules: tuple[str, ...]) -> None:
         if hasattr(module, "dt_bias") and hasattr(module, "in_proj"):
             steps = module.in_proj.weight.data[-module.dt_bias.numel() :]
             steps.copy_(steps.bfloat16())
+
+
+def natives(model: hf.PreTrainedModel, kind: str, parts: frozenset[str]) -> set[str]:
+    """Return the formats in which matrices of these names are served: rows that are no whole blocks have other ones."""
+    linears = {name: each for name, each in model.named_modules() if isinstance(each, torch.nn.Linear)}
+    widths = {each.in_features for name, each in linears.items() if name.rpartition(".")[2] in parts}
+    if "k_b_proj" in parts:  # files have it apart, and turned
+        widths = {model.config.qk_nope_head_dim}
+    qtypes = {fitting(gguf.GGMLQuantizationType[kind], width) for width in widths or {WHOLE}}
+    return {GGUF_BLOCKS[qtype.name.lower()].native for qtype in qtypes}
 
 
 def formats_of(loaded: Loaded) -> dict[frozenset[str], set[str]]:

@@ -21,6 +21,7 @@ from tests.support.k_quants import fitting
 from tests.support.loaded import Loaded
 
 WHOLE = 256  # columns, of tensors that are no linear modules: whole blocks of every kind
+HALVES = {"k_b_proj": "qk_nope_head_dim", "v_b_proj": "kv_lora_rank"}  # of `kv_b_proj` in a file, with their widths
 ROUTERS = {"gate", "router", "shared_expert_gate"}  # in bf16, whatever the others are
 
 
@@ -80,11 +81,10 @@ def expand(model: hf.PreTrainedModel, modules: tuple[str, ...]) -> None:
 
 
 def natives(model: hf.PreTrainedModel, kind: str, parts: frozenset[str]) -> set[str]:
-    """Return the formats in which matrices of these names are served: rows that are no whole blocks have other ones."""
+    """Return the formats of served matrices by their names. A file has another type for rows that are no whole blocks."""
     linears = {name: each for name, each in model.named_modules() if isinstance(each, torch.nn.Linear)}
     widths = {each.in_features for name, each in linears.items() if name.rpartition(".")[2] in parts}
-    if "k_b_proj" in parts:  # files have it apart, and turned
-        widths = {model.config.qk_nope_head_dim}
+    widths |= {getattr(model.config, HALVES[part]) for part in parts & HALVES.keys()}
     qtypes = {fitting(gguf.GGMLQuantizationType[kind], width) for width in widths or {WHOLE}}
     return {GGUF_BLOCKS[qtype.name.lower()].native for qtype in qtypes}
 

@@ -81,7 +81,7 @@ def expand(model: hf.PreTrainedModel, modules: tuple[str, ...]) -> None:
 
 
 def natives(model: hf.PreTrainedModel, kind: str, parts: frozenset[str]) -> set[str]:
-    """Return the formats of served matrices by their names. A file has another type for rows that are no whole blocks."""
+    """Return the formats of served matrices by names. A file has another type for rows that are no whole blocks."""
     linears = {name: each for name, each in model.named_modules() if isinstance(each, torch.nn.Linear)}
     widths = {each.in_features for name, each in linears.items() if name.rpartition(".")[2] in parts}
     widths |= {getattr(model.config, HALVES[part]) for part in parts & HALVES.keys()}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.config.serve import ServeConfig, load_config
-from numaserve.server.service.checks.instruction_set import instruction_set_for
+from numaserve.server.service.checks.instruction_set import instruction_set_for, name_of
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.workers.models.load import open_model, read_config
@@ -44,12 +44,6 @@ def read_planned(
     serve_config = load_config(options | {"model": os.fspath(path), "weights_cache_gib": 0})
     files = open_model(path, serve_config.settings.mmproj)
     serve_config = with_model_defaults(serve_config, files)
-    wanted = deployment_options(serve_config, path, _isa(host, serve_config), weights=False)
+    isa = name_of(instruction_set_for([serve_config.backend])) if host is None else host.isa
+    wanted = deployment_options(serve_config, path, isa, weights=False)
     return serve_config, wanted, read_config(files, wanted.settings)
-
-
-def _isa(host: Machine | None, serve_config: ServeConfig) -> str | None:
-    if host is not None:
-        return host.isa
-    kernels = instruction_set_for([serve_config.backend])
-    return None if kernels is None else kernels.name

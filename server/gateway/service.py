@@ -31,7 +31,7 @@ from numaserve.server.gateway.passing import IDLE_CONNECTIONS
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.service.announce import Example, announce, example_for
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
-from numaserve.server.service.checks.instruction_set import instruction_set_for
+from numaserve.server.service.checks.instruction_set import instruction_set_for, name_of
 from numaserve.server.service.process.ending import end_process
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.service.process.logs import set_up_logging
@@ -64,7 +64,7 @@ def run_fleet(
         if key_sources.keys is None:
             warn_of_reach(listeners)
         kernels = instruction_set_for({spec.config.backend for spec in models.models.values()})
-        plan = plan_models(models, read_topology(), None if kernels is None else kernels.name)
+        plan = plan_models(models, read_topology(), name_of(kernels))
         folder = SocketDirectory(len(models.models))
         closing.callback(folder.remove)
         options = FleetOptions(

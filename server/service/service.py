@@ -29,6 +29,7 @@ from numaserve.server.service.assembly import Checked, make_engine, make_http_se
 from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.checks.blocking import blocking_for_ranks
 from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
+from numaserve.server.service.checks.instruction_set import name_of
 from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.images import check_special_tokens, create_image_store
@@ -90,7 +91,7 @@ def _check(started: Started) -> Checked:
     path, tokenizer_check = started.path, started.tokenizer_check
     files = open_model(path, started.config.settings.mmproj)
     config = with_model_defaults(started.config, files)
-    isa = None if started.kernels is None else started.kernels.name
+    isa = name_of(started.kernels)
     wanted = deployment_options(config, path, isa)
     options = replace(wanted, blocking=blocking_for_ranks(config.blocking, isa))
     model = read_config(files, options.settings)

@@ -37,6 +37,11 @@ def instruction_set_for(backends: Collection[Backend]) -> InstructionSet | None:
     return instruction_set() if "native" in backends else None
 
 
+def name_of(kernels: InstructionSet | None) -> str | None:
+    """Return the name of the instruction set; None if no kernels are used."""
+    return None if kernels is None else kernels.name
+
+
 def kernels_digest() -> str:
     """Return the digest of the native module. Raises `OperatorError`."""
     return _output_of(_DIGEST_COMMAND).strip()

@@ -5,7 +5,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -127,7 +127,7 @@ def _described(request: Request, exchange: Exchange) -> str:
     shown = {
         each.name: getattr(request, each.name)
         for each in fields(request)
-        if each.name not in _NOT_SHOWN and getattr(request, each.name) != _default(each)
+        if each.name not in _NOT_SHOWN and getattr(request, each.name) != each.default
     }
     sampling = msgspec.structs.asdict(request.sampling)
     neutral = msgspec.structs.asdict(SamplingParams())
@@ -139,10 +139,6 @@ def _described(request: Request, exchange: Exchange) -> str:
     if request.matcher is not None:
         shown["constrained"] = True
     return f"{_prompt(request)} {json.dumps(shown, ensure_ascii=False, default=_plain)}"
-
-
-def _default(each: Any) -> Any:
-    return each.default if each.default is not MISSING else MISSING
 
 
 def _plain(value: Any) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from numaserve.server.config.serve import load_config
+from numaserve.server.images.expansion import IDEFICS3
 from numaserve.server.images.geometry import most_tiles
-from numaserve.server.service.images import create_image_store, image_limits
+from numaserve.server.service.images import check_special_tokens, create_image_store, image_limits
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.images import ImageInput
 
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.image_files import SETTINGS
 
 # Sides of tiles, and longest edges, of published checkpoints.
@@ -64,3 +66,8 @@ def test_the_limits_are_those_of_the_options() -> None:
     config = load_config({"model": "demo", "max_image_file_mib": 0.5, "max_images": 3, "max_image_file_pixels": 7})
     limits = image_limits(config)
     assert (limits.images, limits.file_bytes, limits.file_pixels, limits.pixels) == (3, 1 << 19, 7, 1 << 20)
+
+
+def test_a_tokenizer_may_begin_texts_with_a_token_of_its_own() -> None:
+    markers = {SETTINGS.token: "<image>", SETTINGS.token + 1: IDEFICS3.edge}
+    check_special_tokens(SETTINGS, ByteTokenizer(markers=markers))

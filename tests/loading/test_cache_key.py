@@ -200,7 +200,7 @@ def test_code_is_known_by_its_own_bytes(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_checkpoint_that_was_just_changed_is_not_settled(folder: Path) -> None:
     checkpoint = look_at(folder)
     assert not checkpoint.is_settled(checkpoint.changed_ns)
-    assert not checkpoint.is_settled(checkpoint.changed_ns + 1_999_999_999)
+    assert not checkpoint.is_settled(checkpoint.changed_ns + 2_000_000_000)
     assert checkpoint.is_settled(checkpoint.changed_ns + 2_000_000_001)
 
 

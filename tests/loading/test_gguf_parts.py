@@ -57,6 +57,12 @@ def test_parts_are_the_model_that_they_were_cut_from(tensors: int, whole: Path, 
         ]
 
 
+def test_a_name_of_more_parts_than_any_model_has_is_the_name_of_one_file() -> None:
+    assert len(gguf_paths(Path("model-00001-of-01024.gguf"))) == 1024
+    path = Path("model-00001-of-01025.gguf")
+    assert gguf_paths(path) == [path]
+
+
 def test_a_change_of_any_part_is_noticed(whole: Path, tmp_path: Path) -> None:
     first, *others = divide(whole, tmp_path / "parts.gguf", 10)
     before = look_at(first)

@@ -35,6 +35,15 @@ def test_parts_are_whole_pages_that_cover_the_segment_behind_its_first_page(segm
     assert first % 4096 == length % 4096 == ring.base_address % 4096 == 0
 
 
+def test_a_rank_or_a_lane_that_the_segment_does_not_have_is_refused(segment):
+    ring = Ring(segment.fd, 0, segment.nonce)
+    for number in (-1, 2):
+        with pytest.raises(IndexError, match="the rank is out of range"):
+            ring.part_range(number)
+        with pytest.raises(IndexError, match="the lane is out of range"):
+            ring.wait_ns(number)
+
+
 def test_making_a_segment_touches_no_page_of_any_rank(segment):
     assert os.fstat(segment.fd).st_blocks * 512 == 4096
 

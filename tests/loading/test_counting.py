@@ -1,7 +1,7 @@
 """The work that Programs count at the size of a host that is not here: none is lost, and threads have equal parts."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
+from numaserve.workers.planning.simulation import counting
 from numaserve.workers.planning.simulation.counting import CountedGroup, Phase
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.ops.attention import Attention
@@ -33,12 +34,17 @@ def make_group(tmp_path: Path) -> Iterator[MakeGroup]:
     groups = []
 
     def make(
-        model: Mapping[str, Any], layers: int, settings: ModelSettings = INT8, *, skew: float = 0.0
+        model: Mapping[str, Any],
+        layers: int,
+        settings: ModelSettings = INT8,
+        *,
+        shares: Sequence[int] = SIX,
+        skew: float = 0.0,
     ) -> CountedGroup:
         cut = {"num_hidden_layers": layers, "num_nextn_predict_layers": 0}
         (tmp_path / "config.json").write_text(json.dumps(dict(model) | cut))
         config = load_model_config(tmp_path)
-        groups.append(CountedGroup(config.decoder, config.partition(SIX, settings), LIMITS, SLOT_BYTES, skew))
+        groups.append(CountedGroup(config.decoder, config.partition(shares, settings), LIMITS, SLOT_BYTES, skew))
         return groups[-1]
 
     yield make
@@ -114,3 +120,15 @@ def busiest(phase: Phase) -> tuple[int, int]:
     """The bytes of the busiest thread, and of all."""
     read = [work.memory for work in phase.threads]
     return max(read), sum(read)
+
+
+def test_a_lane_without_a_piece_of_an_overlapped_sum_meets_no_rank(
+    make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product of 128 rows and 544 columns has 68 units of 32 rows and 32 columns, fewer than lanes."""
+    monkeypatch.setattr(counting, "_PATIENCE_S", 60.0)
+    sizes = {"hidden_size": 544, "head_dim": 64, "num_attention_heads": 6, "num_key_value_heads": 3}
+    group = make_group(LLAMA_70B | sizes, 1, ModelSettings(), shares=[70] * 3)
+    for phases in group.step(StepWork([(0, 128)], 1)):
+        [product] = [each for each in phases if each.joins_next]
+        assert sum(work.flops > 0 for work in product.threads) == 68

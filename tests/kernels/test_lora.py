@@ -154,9 +154,11 @@ def _silu(x: F64) -> F64:
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize(("threads", "largest"), [(1, RANKS[0]), (3, RANKS[0]), (2, RANKS[1])])
 def test_products_get_the_updates_of_each_rows_adapter(
-    rng: np.random.Generator, weights: str, threads: int, largest: int
+    isa: str, rng: np.random.Generator, weights: str, threads: int, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("NUMASERVE_ISA", isa)
     model = make_model(rng, weights, threads, largest)
+    assert model.program.isa == isa
     for lengths in ((1, 1, 1, 1), (3, 9, 2, 17), (70, 33, 100, 97)):
         texts = [
             (adapter, rng.integers(0, VOCAB, length).tolist())

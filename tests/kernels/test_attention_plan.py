@@ -214,13 +214,16 @@ def test_threads_have_equal_work(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3, 7, 16])
 def test_a_sequence_is_cut_only_if_threads_would_wait(threads: int) -> None:
-    """Each thread takes one of the equal sequences; a sequence of half the length has no thread left."""
+    """Each thread takes one of the equal sequences; a sequence of half the length has no thread left. Three sequences
+    of nearly one length for each thread are whole too."""
     heads = (8, 1)
     _, merges = Plan([(4000, 1)] * threads, heads, threads=threads).made()
     assert merges == []
     _, merges = Plan([(4000, 1)] * threads + [(2000, 1)], heads, threads=threads).made()
     assert {merge.sequence for merge in merges} <= {threads - 1, threads}
     assert merges
+    similar = [(1000 + 10 * (each % 5), 1) for each in range(3 * threads)]
+    assert Plan(similar, heads, threads=threads).made()[1] == []
 
 
 def test_rows_share_the_memory_for_partial_results() -> None:

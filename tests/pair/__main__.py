@@ -6,10 +6,12 @@ a token. A ratio below 1 means that this tree is faster. Each ratio is the media
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
@@ -57,15 +59,23 @@ def figures(server: PairServer) -> dict[str, float]:
     }
 
 
-def compare(roots: tuple[Path, Path], model: str, rounds: int, tp: int) -> dict[str, list[float]]:
-    """Return the ratios of each round, by the name of the measurement."""
-    with PairServer(roots[0], model, tp) as this, PairServer(roots[1], model, tp) as base:
-        return ratios(this, base, range(-_WARM_UP, rounds), figures)
+def compare(roots: tuple[Path, Path], model: str, rounds: int, loads: int, tp: int) -> dict[str, list[list[float]]]:
+    """Return the ratios of `rounds` in each of `loads`, by the name of the measurement. This tree is loaded first in
+    every second load: the first server takes the larger pages that are left."""
+    found: dict[str, list[list[float]]] = {}
+    for load in range(loads):
+        order = roots if load % 2 else roots[::-1]
+        with PairServer(order[0], model, tp) as first, PairServer(order[1], model, tp) as second:
+            this, base = (first, second) if load % 2 else (second, first)
+            for name, of_load in ratios(this, base, range(-_WARM_UP, rounds), figures).items():
+                found.setdefault(name, []).append(of_load)
+    return found
 
 
-def _row(name: str, found: Sequence[float]) -> str:
-    low, middle, high = quartiles(found)
-    return f"  {name:<26} {middle:6.3f}   ({low:.3f} to {high:.3f}, {len(found)} rounds)"
+def _row(name: str, found: Sequence[Sequence[float]]) -> str:
+    low, middle, high = quartiles([*chain.from_iterable(found)])
+    of_loads = " ".join(f"{statistics.median(of_load):.3f}" for of_load in found)
+    return f"  {name:<26} {middle:6.3f}   ({low:.3f} to {high:.3f}; medians of the loads: {of_loads})"
 
 
 def main() -> int:
@@ -75,7 +85,8 @@ def main() -> int:
     parser.add_argument(
         "--models", nargs="+", default=[*_MODELS], help=f"demo, mixture, or shapes (default: {' '.join(_MODELS)})"
     )
-    parser.add_argument("--rounds", type=int, default=15, help="measurements of each kind (default: 15)")
+    parser.add_argument("--loads", type=int, default=3, help="times that both servers are started (default: 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind in a load (default: 5)")
     parser.add_argument("--tp", type=int, default=1, help="ranks of each server (default: 1)")
     options = parser.parse_args()
     this = installed_root()
@@ -87,7 +98,7 @@ def main() -> int:
         base = root_of_commit(options.base, this, Path(folder))
         for name in options.models:
             with model_path(name) as model:
-                found = compare((this, base), model, options.rounds, options.tp)
+                found = compare((this, base), model, options.rounds, options.loads, options.tp)
             print(f"{name}, this tree / {options.base}")
             print(*(_row(*each) for each in found.items()), sep="\n", flush=True)
     return 0

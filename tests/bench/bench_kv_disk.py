@@ -1,11 +1,11 @@
 """The disk tier: what it gains for sessions that do not fit into memory, and what its writes cost running streams.
 
-python -m tests.bench.bench_kv_disk [--model demo] [--table sessions streams] [--sessions 64] [--rounds 3]
+python -m tests.bench.bench_kv_disk [--model demo] [--table sessions streams] [--sessions 64] [--rounds 4]
 
 `sessions`: each of the sessions has six turns, of 2,000 tokens and then of 200, and memory for the KV cache is a fourth
 of what they need. All have their turn before any has its next one. `streams`: gaps between tokens of four streams while
-prompts of 512 tokens arrive, alternately on a server with the tier and on one without. The folder is empty at first
-and is removed.
+prompts of 512 tokens arrive, alternately on a server with the tier and on one without, both started `--rounds` times.
+The folder is empty at first and is removed.
 """
 
 import argparse
@@ -21,11 +21,13 @@ from pathlib import Path
 import httpx
 
 from tests.bench.bench_serving import Server
+from tests.support.alternating import quartiles
 
 _TURNS, _FIRST, _LATER, _OUTPUT = 6, 2000, 200, 16
 _AT_ONCE = 8
 _KV_PART = 4  # of what the sessions need is in memory
 _STREAMS, _STREAM_TOKENS, _PROMPT, _PAUSE_S = 4, 160, 512, 1.0
+_LOAD_ROUNDS = 3
 _PATIENCE_S = 3600.0
 
 
@@ -36,7 +38,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--table", nargs="+", choices=tables, default=list(tables))
     parser.add_argument("--sessions", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--token-bytes", type=int, default=23_040, help="of the KV cache; those of the demo")
     parser.add_argument("--vocabulary", type=int, default=40_000, help="token ids in prompts are below it")
     asked = parser.parse_args()
@@ -83,14 +85,22 @@ async def _all_turns(url: str, sessions: int, vocabulary: range) -> tuple[float,
 
 
 def _streams(asked: argparse.Namespace) -> None:
-    ratios = []
-    with _server(asked.model, tier=True) as one, _server(asked.model, tier=False) as other:
-        for number in range(asked.rounds + 1):
-            seconds = [asyncio.run(_gaps(server.url, number, range(3, asked.vocabulary))) for server in (one, other)]
-            if number:  # the first round is for the servers to learn the times of their steps
-                ratios.append(seconds[0] / seconds[1])
-                print(f"streams: {seconds[0] * 1e3:.2f} ms with writes, {seconds[1] * 1e3:.2f} ms without", flush=True)
-    print(f"streams: {statistics.median(ratios):.3f} times the gap with writes, median of {len(ratios)}", flush=True)
+    """Start both servers anew for each round: a server is slower than its equal for as long as it runs, by the pages of
+    memory that it was given. The first one takes the larger pages that are left."""
+    found = []
+    for load in range(asked.rounds):
+        begins = bool(load % 2)
+        with _server(asked.model, tier=begins) as first, _server(asked.model, tier=not begins) as second:
+            with_tier, without = (first, second) if begins else (second, first)
+            rounds = range(load * _LOAD_ROUNDS - 1, (load + 1) * _LOAD_ROUNDS)
+            found += [
+                asyncio.run(_gaps(with_tier.url, number, range(3, asked.vocabulary)))
+                / asyncio.run(_gaps(without.url, number, range(3, asked.vocabulary)))
+                for number in rounds
+            ][1:]  # the first round is for the servers to learn the times of their steps
+        print(f"streams: {' '.join(f'{ratio:.3f}' for ratio in found[-_LOAD_ROUNDS:])} times the gap", flush=True)
+    low, middle, high = quartiles(found)
+    print(f"streams: {middle:.3f} times the gap with writes ({low:.3f} to {high:.3f})", flush=True)
 
 
 async def _gaps(url: str, number: int, vocabulary: range) -> float:

@@ -69,8 +69,8 @@ void gemm_finish(const GemmArgs& g, void*, int thread, int threads) {
 
 // The matrices come from the caches of the node where several tiles of rows read them: what is in memory is counted as
 // moved.
+template <ShrinkTile kTile>
 void shrink(const ShrinkArgs& s, int thread, int threads) {
-  constexpr ShrinkTile kTile = kShrinkVectors;
   for_shrink_tiles(s, kTile, thread, threads, [&](int64_t, int64_t rows, int64_t, int64_t) {
     count({.moved = (rows + kTile.sums) * s.table.depth * kHalf, .flops = 2 * rows * kTile.sums * s.table.depth});
   });
@@ -329,8 +329,8 @@ KernelTable counting_table(const KernelTable& like) {
           .first_level = like.first_level,
           .takes_tiled_rows = like.takes_tiled_rows,
           .gemm_scratch = like.gemm_scratch,
-          .shrink_tile = kShrinkVectors,
-          .shrink = shrink,
+          .shrink_tile = like.shrink_tile,
+          .shrink = like.shrink_tile.rows == kShrinkTiles.rows ? shrink<kShrinkTiles> : shrink<kShrinkVectors>,
           .quantize = quantize,
           .rms_norm = rms_norm,
           .rms_norm_quantize = rms_norm_quantize,

@@ -4,6 +4,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from zlib import crc32
 
 import schemathesis
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from numaserve.server.http.fields.media import takes_no
 from schemathesis.config import SchemathesisConfig
 from schemathesis.generation import GenerationMode
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
+from schemathesis.generation.meta import TestPhase
 from schemathesis.python.asgi import ASGIClient, get_client
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
@@ -140,15 +142,24 @@ def client_of(app: Callable[..., Any]) -> ASGIClient:
     return made
 
 
-def judge_requests(method: str, path: str, count: int) -> None:
-    """Send requests with the edges of all that is documented, and as many random ones as `count` says.
+def judge_requests(method: str, path: str, count: int, one_in: int = 1) -> None:
+    """Send requests with the edges of all that is documented, and `count` random ones.
 
-    They are made here and not by the library's `parametrize`, with which each process that collects tests makes them.
+    With `one_in` only a part of the edges is sent, by a hash: another part to another route with the same fields. The
+    requests are made here and not by the library's `parametrize`, with which each process that collects tests makes
+    them.
     """
+
+    def judge_some(case: Any) -> None:
+        is_edge = case.meta.phase.name == TestPhase.COVERAGE
+        sent = f"{path} {case.method} {case.path_parameters} {case.query} {case.headers} {case.body}"
+        if not is_edge or crc32(sent.encode(errors="replace")) % one_in == 0:
+            judge(case)
+
     options = settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     schema, _ = load_schema()
     config = HypothesisTestConfig(schema.config, list(HypothesisTestMode), options)
-    create_test(operation=schema[path][method], test_func=judge, config=config)()
+    create_test(operation=schema[path][method], test_func=judge_some, config=config)()
 
 
 def judge(case: Any) -> None:

@@ -45,12 +45,14 @@ def assert_refused(answer: Any, option: str) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.spread("headers")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("headers", FOREIGN_PAGES)
 def test_a_foreign_page_is_refused(local: TestClient, method: str, path: str, headers: dict[str, str]) -> None:
     assert_refused(local.request(method, path, headers=headers), "--cors-origin")
 
 
+@pytest.mark.spread("host")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]"]

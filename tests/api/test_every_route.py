@@ -71,6 +71,7 @@ def test_the_routes_are_those_that_clients_expect() -> None:
     } <= {path for _, path in ROUTES}
 
 
+@pytest.mark.spread("headers")
 @pytest.mark.parametrize(("method", "path"), GUARDED)
 @pytest.mark.parametrize(
     "headers",
@@ -104,6 +105,7 @@ def test_the_refusal_has_a_code_for_programs(guarded: TestClient) -> None:
     assert guarded.get("/v1/models").json()["error"]["code"] == "invalid_api_key"
 
 
+@pytest.mark.spread("headers")
 @pytest.mark.parametrize(("method", "path"), GUARDED)
 @pytest.mark.parametrize(
     "headers",
@@ -124,6 +126,7 @@ def test_the_probes_need_no_key(guarded: TestClient, path: str) -> None:
     assert guarded.get(path + "/").status_code == 200
 
 
+@pytest.mark.spread("method")
 @pytest.mark.parametrize("path", [*sorted(OPEN_PATHS), *ui_files()])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_what_is_open_to_all_is_open_to_those_who_read_it_alone(guarded: TestClient, method: str, path: str) -> None:
@@ -136,6 +139,7 @@ def test_a_path_that_only_looks_like_a_probe_is_guarded(guarded: TestClient, pat
     assert guarded.get(f"http://testserver{path}").status_code == 401
 
 
+@pytest.mark.spread("kind")
 @pytest.mark.parametrize(("method", "path"), BODIES)
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_is_the_client_s_error(
@@ -147,6 +151,7 @@ def test_garbage_is_the_client_s_error(
     assert renewed_engine.admitted == []
 
 
+@pytest.mark.spread("content_type")
 @pytest.mark.parametrize(("method", "path"), BODIES)
 @pytest.mark.parametrize("content_type", ["", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_called_json_is_refused(

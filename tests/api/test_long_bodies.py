@@ -153,6 +153,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.spread("kind")
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_more_than_the_context_can_need_is_refused_before_it_is_decoded(

@@ -76,8 +76,14 @@ def one_engine() -> FakeEngine:
 
 
 @pytest.fixture(scope="module")
-def one_client(one_engine: FakeEngine) -> Iterator[TestClient]:
-    with thinking_client(one_engine, Template()) as client:
+def one_template() -> Template:
+    return Template()
+
+
+@pytest.fixture(scope="module")
+def one_client(one_engine: FakeEngine, one_template: Template) -> Iterator[TestClient]:
+    """A client for all: each new one starts a process for long bodies."""
+    with thinking_client(one_engine, one_template) as client:
         yield client
 
 
@@ -95,12 +101,12 @@ TEXTS = [place for place, (_, body) in PLACES.items() if json.dumps(TEXT) in jso
 @pytest.mark.parametrize("place", TEXTS)
 @pytest.mark.parametrize("value", VALUES)
 @LONG
-def test_what_cannot_be_written_again_is_taken_as_a_text(place: str, value: str, is_long: bool) -> None:
-    template = Template()
-    with thinking_client(FakeEngine(), template) as client:
-        answer = post(client, place, VALUES[value], is_long)
+def test_what_cannot_be_written_again_is_taken_as_a_text(
+    one_client: TestClient, one_template: Template, place: str, value: str, is_long: bool
+) -> None:
+    answer = post(one_client, place, VALUES[value], is_long)
     assert answer.status_code == 200, answer.text
-    (call,) = next(message["tool_calls"] for message in template.messages if "tool_calls" in message)
+    (call,) = next(message["tool_calls"] for message in one_template.messages if "tool_calls" in message)
     assert call["function"]["arguments"] == {"arguments": f'{{"a": {VALUES[value]}}}'}
 
 

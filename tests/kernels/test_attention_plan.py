@@ -117,7 +117,7 @@ KINDS = {
 every_plan = pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(Plan(sequences, threads=threads, **kind), id=f"{name}-{of}-{threads}")  # type: ignore[arg-type]
+        pytest.param(Plan(sequences, threads=threads, **kind), id=f"{name}*{of}*{threads}")  # type: ignore[arg-type]
         for name, sequences in SEQUENCES.items()
         for of, kind in KINDS.items()
         for threads in THREADS

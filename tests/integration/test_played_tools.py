@@ -1,23 +1,27 @@
-"""What models of several families write, played token by token by a worker, through the whole server to its clients.
+"""Answers of models of several families, played token by token by a worker, through the whole server to a client.
 
 Each conversation has two rounds: a call, its result, and an answer. Constraints are compiled and follow what is played,
-as tools may be called, but the worker does not look at masks.
+as tools may be called, but the worker does not look at masks. Transcripts show the answers of the other surfaces.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Options, serving
+from harness import Options, events_of, serving
 from numaserve.server.answers.formats import tool_format
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.tokenizer import Tokenizer
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from played_script import Script
-from surfaces import QUESTION, RESULT, SURFACES
 
 from tests.support.tokenizer_builders import byte_level_backend
 
+QUESTION, RESULT = "Is it wet in Köln?", "rain, 9 °C"
+CITY = {"city": {"type": "string"}, "days": {"type": "integer"}}
+FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": CITY, "required": ["city"]}}
+FIELDS = {"tools": [{"type": "function", "function": FUNCTION}], "temperature": 0}
 ARGUMENTS = {"city": "Köln", "days": 2}
 LOOK, THOUGHT, ANSWER = "I look. ", "The weather tool.", "Yes, it rains."
 JSON = '{"city": "Köln", "days": 2}'
@@ -75,6 +79,23 @@ def script_of(tokenizer: Tokenizer, name: str) -> str:
     return Script.file(turn, [tokenizer.encode(text, add_special_tokens=False) for text in played])
 
 
+def joined(text: str) -> dict[str, Any]:
+    """The choice that the events of a stream make."""
+    message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": ""}
+    reason = None
+    for event in events_of(text):
+        [choice] = event["choices"]
+        delta, reason = choice["delta"], choice["finish_reason"] or reason
+        for field in ("content", "reasoning_content"):
+            message[field] += delta.get(field) or ""
+        for call in delta.get("tool_calls", ()):
+            calls = message.setdefault("tool_calls", [])
+            if call["index"] == len(calls):
+                calls.append(call | {"function": call["function"] | {"arguments": ""}})
+            calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    return {"message": message, "finish_reason": reason}
+
+
 @pytest.mark.parametrize("name", PLAYS)
 async def test_a_call_its_result_and_an_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, file = tokenizer_of(name), tmp_path / "script.json"
@@ -90,16 +111,27 @@ async def test_a_call_its_result_and_an_answer(name: str, tmp_path: Path, monkey
     thought = THOUGHT if THOUGHT in PLAYS[name][0] else ""
     text = LOOK.strip() if LOOK in PLAYS[name][0] else ""
     async with serving(Options(tokenizer=tokenizer, faults=("--script", str(file)))) as server:
-        for surface in SURFACES:
-            for stream in (False, True):
-                conversation = surface()
-                said = await conversation.ask(server.client, stream=stream)
-                assert (said.thought, said.text.strip(), said.calls) == (thought, text, [("weather", ARGUMENTS)])
-                conversation.give_result(said)
-                answer = await conversation.ask(server.client, stream=stream)
-                assert (answer.thought, answer.text, answer.calls) == (thought, ANSWER, [])
-                assert (said.end, answer.end) == surface.ends
-                asked, answered = prompts[-2:]
-                assert asked.count(QUESTION) == answered.count(QUESTION) == 1
-                assert '"arguments": {"city": "Köln", "days": 2}' in answered
-                assert answered.endswith(f"<tool>{RESULT}<assistant>")
+
+        async def ask(turns: list[dict[str, Any]], *, stream: bool) -> tuple[dict[str, Any], str]:
+            body = {**FIELDS, "messages": turns, "stream": stream}
+            answer = await server.client.post("/v1/chat/completions", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            choice = joined(answer.text) if stream else answer.json()["choices"][0]
+            return choice["message"], choice["finish_reason"]
+
+        for stream in (False, True):
+            turns = [{"role": "user", "content": QUESTION}]
+            called, end = await ask(turns, stream=stream)
+            [call] = called["tool_calls"]
+            assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("weather", ARGUMENTS)
+            said = called.get("reasoning_content") or "", (called["content"] or "").strip()
+            assert (*said, end) == (thought, text, "tool_calls")
+            turns += [called, {"role": "tool", "tool_call_id": call["id"], "content": RESULT}]
+            answered, end = await ask(turns, stream=stream)
+            said = answered.get("reasoning_content") or "", answered["content"]
+            assert (*said, end) == (thought, ANSWER, "stop")
+            assert not answered.get("tool_calls")
+            first, second = prompts[-2:]
+            assert first.count(QUESTION) == second.count(QUESTION) == 1
+            assert '"arguments": {"city": "Köln", "days": 2}' in second
+            assert second.endswith(f"<tool>{RESULT}<assistant>")

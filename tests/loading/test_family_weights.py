@@ -19,6 +19,8 @@ from tests.support import checkpoints, encoders, vision
 from tests.support.families.table import FAMILIES, TEXT
 from tests.support.k_quants import fitting
 from tests.support.loaded import Loaded
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import save_but_for
 
 WHOLE = 256  # columns, of tensors that are no linear modules: whole blocks of every kind
 HALVES = {"k_b_proj": "qk_nope_head_dim", "v_b_proj": "kv_lora_rank"}  # of `kv_b_proj` in a file, with their widths
@@ -54,7 +56,7 @@ def test_a_gguf_file_gives_what_its_family_computes(name: str, tp: int, tmp_path
 
 @pytest.mark.spread("kind")
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_K"])
-@pytest.mark.parametrize("name", [name for name, row in TEXT.items() if row.blocks is not None])
+@pytest.mark.parametrize("name", [name for name, row in TEXT.items() if None not in (row.blocks, row.gguf)])
 def test_a_gguf_file_stays_quantized(name: str, kind: str, tmp_path: Path, team: Team) -> None:
     row = TEXT[name]
     model = checkpoints.build(row.in_blocks())
@@ -68,6 +70,22 @@ def test_a_gguf_file_stays_quantized(name: str, kind: str, tmp_path: Path, team:
             others = {"bf16"} if "in_proj" in parts else {"int8_group"} if "kv_b_proj" in parts else set()
             assert expected <= formats | others, parts
             assert formats <= expected | others, parts
+
+
+@pytest.mark.spread("layout")
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
+@pytest.mark.parametrize("name", [name for name, row in TEXT.items() if row.published is not None])
+def test_a_published_checkpoint_stays_quantized(name: str, layout: str, tp: int, tmp_path: Path, team: Team) -> None:
+    kept = TEXT[name].published or ()
+    model = checkpoints.build(TEXT[name].in_blocks())
+    path = save_but_for(model, tmp_path, layout, kept)
+    expand(model, ())
+    native, of_kept = LAYOUTS[layout].native, ROUTERS | {each.rpartition(".")[2] for each in kept}
+    for loaded in assert_same_quantized(path, model, tp, team):
+        for parts, formats in formats_of(loaded).items():
+            others = {"bf16"} if "in_proj" in parts else set()
+            assert formats - others == ({"bf16"} if parts & of_kept else {native}) - others, parts
 
 
 def expand(model: hf.PreTrainedModel, modules: tuple[str, ...]) -> None:

@@ -16,13 +16,12 @@ from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from safetensors.torch import load_file
 from test_loader import edit_tensors
-from test_quantized_loading import assert_same_logits, matrices
+from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
 from tests.support.families import row
 from tests.support.models import layers_of
-from tests.support.published import LAYOUTS
-from tests.support.published_checkpoints import save_published, save_qwen3_5, small_qwen3_5, small_qwen3_5_moe
+from tests.support.published_checkpoints import save_published, small_qwen3_5
 
 OUTER: dict[str, Any] = {
     "image_token_id": 248056,
@@ -135,24 +134,6 @@ def test_a_layer_can_have_its_experts_in_another_form_than_the_others(tmp_path: 
         ),
     )
     assert_same_logits(folder, model, 1, team)
-
-
-@pytest.mark.parametrize("make", [small_qwen3_5, small_qwen3_5_moe])
-@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
-def test_a_published_checkpoint_is_kept_as_it_is_and_its_gates_stay_bf16(
-    layout: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path, team: Team
-) -> None:
-    model = make()
-    path = save_qwen3_5(model, tmp_path, layout)
-    for tp in (1, 3):
-        group = assert_same_logits(path, model, tp, team)
-        for weights in group:
-            delta = weights.config.decoder.blocks[0].attention
-            assert isinstance(delta, GatedDelta)
-            assert weights.matrix(delta.gates).format == "bf16"
-            kept = {weights.matrix(each).format for each in (delta.qkvz, delta.o)}
-            assert kept == {LAYOUTS[layout].native}
-            assert {matrix.format for matrix in matrices(weights)} == {LAYOUTS[layout].native, "bf16"}
 
 
 def test_gates_that_are_quantized_all_the_same_are_expanded(tmp_path: Path, team: Team) -> None:

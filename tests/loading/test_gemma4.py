@@ -4,11 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from numaserve.kernels import Team
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.settings import AS_PUBLISHED
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.program.caches import CacheIndex
@@ -16,11 +13,8 @@ from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.weights.checkpoint import check_checkpoint
-from test_quantized_loading import assert_same_logits
 
-from tests.support import checkpoints, gemma4
-from tests.support.published import LAYOUTS
-from tests.support.published_checkpoints import save_published, small_gemma4
+from tests.support import checkpoints
 
 
 def attention_of(path: Path) -> list[Attention]:
@@ -82,33 +76,6 @@ def test_the_towers_are_left_out_with_a_note(folder: Path, tmp_path: Path) -> No
     assert load_model_config(unified).notes == (
         "the checkpoint's vision and audio towers are not loaded: only text is served",
     )
-
-
-@pytest.mark.parametrize("experts", [{}, gemma4.EXPERTS | {"moe_intermediate_size": 128}], ids=["dense", "experts"])
-def test_a_gguf_file_stays_quantized(experts: dict[str, int], tmp_path: Path, team: Team) -> None:
-    model = small_gemma4(**experts)
-    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0", expanded=False)
-    head = model.lm_head.weight.detach().clone()  # the embedding alone is expanded
-    for module, each in model.named_modules():
-        if module.endswith(("embed_tokens", "embed_tokens_per_layer")):
-            each.weight.data = each.weight.data.bfloat16().float()
-    model.lm_head.weight = torch.nn.Parameter(head)
-    (weights,) = assert_same_logits(path, model, 1, team, AS_PUBLISHED, 2e-3)
-    formats = {weights.matrix(each.qkv).format for each in attention_of(path)}
-    assert "int8_group" in formats
-
-
-@pytest.mark.parametrize("tp", [1, 3])
-@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
-@pytest.mark.parametrize("experts", [{}, gemma4.EXPERTS | {"moe_intermediate_size": 128}], ids=["dense", "experts"])
-def test_a_published_checkpoint_stays_quantized(
-    experts: dict[str, int], layout: str, tp: int, tmp_path: Path, team: Team
-) -> None:
-    model = small_gemma4(**experts)
-    path = save_published(model, tmp_path, layout, skip=lambda name: name.endswith("router.proj"))
-    for weights in assert_same_logits(path, model, tp, team):
-        formats = {weights.matrix(each.qkv).format for each in attention_of(path)}
-        assert formats == {LAYOUTS[layout].native}
 
 
 def test_fields_of_layers_may_be_listed_by_layer(folder: Path, tmp_path: Path) -> None:

@@ -8,18 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.mixers.mamba2 import Mamba2
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from test_loader import edit_tensors
-from test_quantized_loading import assert_same_logits, matrices
 
 from tests.support import checkpoints
 from tests.support.models import the_only
-from tests.support.published import LAYOUTS
-from tests.support.published_checkpoints import save_published, small_granite_hybrid
 
 Tensors = dict[str, torch.Tensor]
 
@@ -47,17 +43,3 @@ def test_steps_without_a_limit_are_saved_in_two_ways(tmp_path: Path) -> None:
     folder = checkpoints.save(checkpoints.random_model("granite4-h"), tmp_path)
     assert json.loads((folder / "config.json").read_text())["time_step_limit"] == [0.0, {"__float__": "Infinity"}]
     assert the_only(load_model_config(folder), Mamba2).most_step == math.inf
-
-
-@pytest.mark.parametrize("layout", ["gptq", "w4a16", "w8a8", "fp8 blocks"])
-def test_a_published_checkpoint_is_kept_as_it_is_but_for_steps(layout: str, tmp_path: Path, team: Team) -> None:
-    model = small_granite_hybrid()
-    path = save_published(model, tmp_path, layout)
-    inner = model.model.layers[0].mamba.in_proj.weight.data[-4:]
-    inner.copy_(inner.bfloat16().float())
-    for tp in (1, 2):
-        for weights in assert_same_logits(path, model, tp, team):
-            space = weights.config.decoder.blocks[0].attention
-            assert isinstance(space, Mamba2)
-            assert weights.matrix(space.steps).format == "bf16"
-            assert {matrix.format for matrix in matrices(weights)} == {LAYOUTS[layout].native, "bf16"}

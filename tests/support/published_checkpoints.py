@@ -1,6 +1,7 @@
 """Tiny checkpoints in every layout that quantized ones are published in."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from tests.support import checkpoints, gemma4
+from tests.support import checkpoints
 from tests.support.gguf_models import TURNED
 from tests.support.kimi import kimi_around, published_name
 from tests.support.published import LAYOUTS
@@ -95,13 +96,6 @@ def small_granite_hybrid() -> hf.PreTrainedModel:
     """The same with a state space before attention."""
     sizes = checkpoints.sizes(256, 4, 2, 256, shared_intermediate_size=256, num_local_experts=0, mamba_n_heads=4)
     return checkpoints.build(hf.GraniteMoeHybridConfig(**sizes, layer_types=["mamba", "attention"], mamba_d_state=64))
-
-
-def small_gemma4(**experts: object) -> hf.PreTrainedModel:
-    """The same with keys and values that layers share and with inputs of layers, or with `experts`."""
-    sizes = checkpoints.sizes(384, 6, 3, 384, head_dim=128, global_head_dim=256, sliding_window=16)
-    more = gemma4.KEYS_ONLY | experts if experts else gemma4.SHARED | {"hidden_size_per_layer_input": 128}
-    return checkpoints.build(gemma4.text_config(sizes | {"num_hidden_layers": len(more["layer_types"])}, **more))
 
 
 def small_deepseek(**changes: int) -> hf.PreTrainedModel:
@@ -230,11 +224,16 @@ def mimo_fields(config: hf.PreTrainedConfig) -> dict[str, Any]:
 
 def save_qwen3_5(model: hf.PreTrainedModel, folder: Path, layout: str) -> Path:
     """Save `small_qwen3_5` or `small_qwen3_5_moe` as Qwen3.5 is published: gates and convolutions in bf16."""
-    save_published(model, folder, layout, skip=lambda name: name.endswith((".in_proj_a", ".in_proj_b")))
+    return save_but_for(model, folder, layout, ("in_proj_a", "in_proj_b", "conv1d"))
+
+
+def save_but_for(model: hf.PreTrainedModel, folder: Path, layout: str, kept: tuple[str, ...]) -> Path:
+    """Save `model` in one of `LAYOUTS`, but for modules with these last names, which the configuration excepts."""
+    save_published(model, folder, layout, skip=lambda name: name.endswith(tuple(f".{each}" for each in kept)))
     exceptions = {
-        "modules_to_not_convert": ["linear_attn.in_proj_a", "linear_attn.in_proj_b", "linear_attn.conv1d", "lm_head"],
-        "ignore": ["lm_head", r"re:.*in_proj_[ab]$"],
-        "dynamic": {r"-:.*in_proj_[ab]$": {}},
+        "modules_to_not_convert": [*kept, "lm_head"],
+        "ignore": ["lm_head", *(rf"re:.*\.{re.escape(each)}$" for each in kept)],
+        "dynamic": {rf"-:.*\.{re.escape(each)}$": {} for each in kept},
     }
     edit_config(folder, quantization_config=LAYOUTS[layout].config | exceptions)
     return folder

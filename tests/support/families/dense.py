@@ -74,6 +74,7 @@ DENSE = {
             "hidden_size_per_layer_input": 128,
         },
         expands=("embed_tokens_per_layer",),
+        published=(),
     ),
     "gemma4-keys-only": Row(
         gemma4.text_config,
@@ -120,6 +121,7 @@ DENSE = {
             "mamba_n_heads": 4,
             "mamba_d_state": 64,
         },
+        published=(),
     ),
     "ernie4_5": Row(hf.Ernie4_5Config, sizes(120, 6, 2, 160, head_dim=24, tie_word_embeddings=False), gguf={}),
     "hunyuan": Row(
@@ -138,10 +140,8 @@ DENSE = {
         sizes(96, 6, 2, 160, layers=4, head_dim=32) | DELTA,
         gguf={},
         blocks=HYBRID_BLOCKS,
-        expands=(
-            "in_proj_a",
-            "in_proj_b",
-        ),
+        expands=("in_proj_a", "in_proj_b"),
+        published=("in_proj_a", "in_proj_b", "conv1d"),
     ),
     # Convolutions of 3 and of 7 tokens; MLPs of 136 columns, two thirds of the stated width in multiples of 8.
     "lfm2": Row(
@@ -149,6 +149,7 @@ DENSE = {
         sizes(96, 6, 2, 200, layers=4)
         | {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 8},
         gguf={},
+        blocks=BLOCKS | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
     ),
     "lfm2-biases": Row(
         hf.Lfm2Config,
@@ -159,6 +160,9 @@ DENSE = {
             "conv_L_cache": 7,
             "conv_bias": True,
         },
+        blocks=BLOCKS
+        | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, "conv_bias": True},
+        published=(),
     ),
     "phi3": Row(hf.Phi3Config, sizes(160, 2, 1, 224, original_max_position_embeddings=256) | _LONGROPE),
 }

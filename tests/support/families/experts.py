@@ -14,6 +14,7 @@ from tests.support.families.row import (
     HYBRID_BLOCKS,
     LATENT_HEADS,
     LLAMA4,
+    VOCAB,
     Row,
     rope,
     sizes,
@@ -56,6 +57,7 @@ EXPERTS = {
         | {"num_experts": 7, "num_experts_per_tok": 3, "mlp_only_layers": [1]},
         gguf={"mlp_only_layers": []},
         blocks=BLOCKS | EXPERT_BLOCKS,
+        published=(),
     ),
     "qwen3_moe": Row(
         hf.Qwen3MoeConfig,
@@ -85,6 +87,21 @@ EXPERTS = {
             **gemma4.EXPERTS,
         },
         gguf={},
+        blocks=BLOCKS
+        | gemma4.KEYS_ONLY
+        | gemma4.EXPERTS
+        | {
+            "vocab_size_per_layer_input": VOCAB,
+            "final_logit_softcapping": 30.0,
+            "num_hidden_layers": 3,
+            "global_head_dim": 128,
+            "sliding_window": 16,
+            "hidden_size_per_layer_input": 0,
+            "moe_intermediate_size": 256,
+            "top_k_experts": 7,  # all: rounding chooses no others
+        },
+        expands=("proj",),  # of routers
+        published=("router.proj",),
     ),
     "minimax_m2": Row(
         hf.MiniMaxM2Config,
@@ -130,10 +147,8 @@ EXPERTS = {
         | {"layer_types": ["linear_attention", "full_attention"], "num_experts": 7, "num_experts_per_tok": 3},
         gguf={},
         blocks=HYBRID_BLOCKS | EXPERT_BLOCKS,
-        expands=(
-            "in_proj_a",
-            "in_proj_b",
-        ),
+        expands=("in_proj_a", "in_proj_b"),
+        published=("in_proj_a", "in_proj_b", "conv1d"),
         tensors=("model.layers.1.mlp.experts.3.up_proj.weight",),
     ),
     "granite4-h-moe": Row(
@@ -155,6 +170,8 @@ EXPERTS = {
         sizes(96, 6, 2, 160, layers=4, moe_intermediate_size=72, num_experts=7, num_experts_per_tok=3)
         | {"layer_types": ["conv", "full_attention", "conv", "full_attention"], "num_dense_layers": 1},
         gguf={},
+        blocks=BLOCKS | EXPERT_BLOCKS | {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+        published=(),
     ),
     # Two mixers in a row, an MLP, and experts in two groups.
     "nemotron_h": Row(

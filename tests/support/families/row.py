@@ -81,6 +81,8 @@ class Row:
     `tensors` are names that published checkpoints have. `gguf` are changes of the configuration for a GGUF file, which
     has only some variants; None: there is no test of a file. `blocks` are fields of a model whose matrices are whole
     blocks of GGUF's types, and `expands` ends the names of modules whose weights are expanded to bf16 all the same.
+    `published` ends the names of modules that quantized checkpoints of such a model leave in bf16; None: there is no
+    test of one.
     """
 
     kind: Callable[..., hf.PreTrainedConfig]
@@ -89,6 +91,7 @@ class Row:
     gguf: Mapping[str, Any] | None = None
     blocks: Mapping[str, Any] | None = None
     expands: tuple[str, ...] = ()
+    published: tuple[str, ...] | None = None
 
     def config(self) -> hf.PreTrainedConfig:
         """Return the configuration of the checkpoint."""

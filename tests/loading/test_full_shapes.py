@@ -1,6 +1,8 @@
 """Estimates of large models on two Xeon 6980P: six ranks of 43 and 42 threads, counted over all layers."""
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,22 @@ MODELS: dict[str, tuple[dict[str, Any], WeightFormats]] = {
 }
 
 
-def estimate(name: str, folder: Path, skew: float = 0.0) -> Estimate:
-    """The estimate of 1024 tokens of input and output, with steps of 2048 tokens."""
+MakeEstimate = Callable[..., Estimate]
+
+
+@pytest.fixture(scope="module")
+def estimate(tmp_path_factory: pytest.TempPathFactory) -> MakeEstimate:
+    """The estimate of a model by name, of 1024 tokens of input and output, with steps of 2048 tokens. To run hundreds
+    of threads takes seconds."""
+
+    @functools.cache
+    def made(name: str, skew: float = 0.0) -> Estimate:
+        return _estimate(name, tmp_path_factory.mktemp("model"), skew)
+
+    return made
+
+
+def _estimate(name: str, folder: Path, skew: float) -> Estimate:
     model, formats = MODELS[name]
     (folder / "config.json").write_text(json.dumps(model))
     options = DeploymentOptions(
@@ -50,9 +66,21 @@ def estimate(name: str, folder: Path, skew: float = 0.0) -> Estimate:
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_steps_take_longer_than_their_bounds_and_threads_share_their_work(name: str, tmp_path: Path) -> None:
-    made = estimate(name, tmp_path)
+# `test_roofline_deepseek.py` does the same with DeepSeek.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Llama-3.1-70B",
+        "Qwen3-235B",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt-oss-120b", "Qwen3.6-35B-A3B", "DeepSeek-R1")),
+    ],
+)
+def test_steps_take_longer_than_their_bounds_and_threads_share_their_work(name: str, estimate: MakeEstimate) -> None:
+    assert_shared(estimate(name))
+
+
+def assert_shared(made: Estimate) -> None:
+    """Steps take longer than their bounds, and the threads of the host have equal parts of the long operations."""
     assert made.cores == [43, 43, 42, 43, 43, 42]
     assert made.decode is not None
     for phase in (made.prefill, made.decode):
@@ -63,6 +91,6 @@ def test_steps_take_longer_than_their_bounds_and_threads_share_their_work(name: 
         assert all(time.threads > 0.75 for time in long), [(time.name, time.threads) for time in long]
 
 
-def test_popular_experts_cost_little(tmp_path: Path) -> None:
-    even, skewed = (estimate("Qwen3-235B", tmp_path, skew).ttft_s for skew in (0.0, 1.0))
+def test_popular_experts_cost_little(estimate: MakeEstimate) -> None:
+    even, skewed = (estimate("Qwen3-235B", *skew).ttft_s for skew in ((), (1.0,)))
     assert skewed < 1.1 * even

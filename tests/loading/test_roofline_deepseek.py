@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from numaserve.configs import efficiencies
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.settings import ModelSettings, WeightFormat, WeightFormats
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.estimate import Estimate, Load, make_estimate
@@ -20,6 +20,7 @@ from numaserve.workers.planning.roofline.memory import node_memory, remedies
 from numaserve.workers.planning.roofline.phases import prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.program.cost import OperationCost, StepWork
+from test_full_shapes import assert_shared
 
 from tests.support.full_shapes import DEEPSEEK_R1
 
@@ -68,6 +69,12 @@ def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
         efficiencies=load_efficiencies(efficiencies()[machine.isa]),
         load=Load(1024, 1024, 1),
     )
+
+
+@pytest.fixture(scope="module")
+def estimated(config: ModelConfig) -> Estimate:
+    """The estimate with `OPTIONS`. To run hundreds of threads takes seconds."""
+    return estimate(config, OPTIONS)
 
 
 def nbytes(operations: list[OperationCost], name: str, step: StepWork) -> float:
@@ -122,30 +129,31 @@ def test_its_int8_weights_fit_two_sockets_and_not_one(host: str, fits: bool, con
         assert not any("--kv-cache-dtype" in each for each in found)  # latents are bf16 always
 
 
-def test_the_layer_that_predicts_another_token_is_neither_counted_nor_passed_over(config: ModelConfig) -> None:
-    counted, without = estimate(config, OPTIONS), estimate(replace(config, skipped_layers=0), OPTIONS)
+def test_the_layer_that_predicts_another_token_is_neither_counted_nor_passed_over(
+    config: ModelConfig, estimated: Estimate
+) -> None:
+    counted, without = estimated, estimate(replace(config, skipped_layers=0), OPTIONS)
     assert counted.decode == without.decode
     assert [node.weights for node in counted.memory] == [node.weights for node in without.memory]
     assert set(counted.notes) - set(without.notes) == set(config.notes) != set()
 
 
-def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelConfig) -> None:
-    made = estimate(config, OPTIONS)
+def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(estimated: Estimate) -> None:
+    made = estimated
+    assert_shared(made)
     assert made.decode.nbytes * len(made.cores) > 39e9  # a rank has an equal part at best
     assert made.tpot_s > made.decode.nbytes / (made.machine.node_read_gb_s * 1e9) > 0.026
 
 
-@pytest.mark.parametrize(("row", "published", "asked"), [("int8", False, "int8"), ("fp8 as published", True, None)])
-def test_the_documentation_states_what_a_rank_reads(
-    row: str, published: bool, asked: WeightFormat | None, tmp_path: Path
-) -> None:
+def test_the_documentation_states_what_a_rank_reads(estimated: Estimate, tmp_path: Path) -> None:
     """The other figures change with the measured efficiencies; the bytes and the bound are of the model alone."""
-    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_R1 | (FP8 if published else {})))
-    settings = ModelSettings(formats=WeightFormats(asked))
-    made = estimate(load_model_config(tmp_path, settings), replace(OPTIONS, settings=settings)).decode
-    assert made is not None
-    figures = rf"\| DeepSeek-R1 {row}: estimate \|.*\| {made.bound_s * 1e3:.1f} \| {made.nbytes / 1e9:.2f} GB \|"
-    assert re.search(figures, PAGE.read_text()), figures
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_R1 | FP8))
+    settings = ModelSettings()
+    published = estimate(load_model_config(tmp_path, settings), replace(OPTIONS, settings=settings))
+    for row, made in {"int8": estimated.decode, "fp8 as published": published.decode}.items():
+        assert made is not None
+        figures = f"{made.bound_s * 1e3:.1f} \\| {made.nbytes / 1e9:.2f} GB"
+        assert re.search(rf"\| DeepSeek-R1 {row}: estimate \|.*\| {figures} \|", PAGE.read_text()), figures
 
 
 def test_a_published_fp8_model_in_int8_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ config = load_model_config(path)
 loader = RankLoader(open_model(path), config, config.partition([2, 1]).ranks[1], 64, cache)
 print(loader.load(Team([-1]), lambda _: None).origin)
 """
+# A layout of each format: the cache has the packed weights alone. All others are in the slow set.
+_OF_FORMATS = {layout.native: name for name, layout in reversed(LAYOUTS.items())}.values()
+EACH_FORMAT = [pytest.param(name, marks=[pytest.mark.slow] * (name not in _OF_FORMATS)) for name in LAYOUTS]
 FORMATS = [BF16_WEIGHTS, WeightFormats("int8", "int8")]
 
 
@@ -106,7 +109,7 @@ def test_a_gguf_file_is_cached_too(tmp_path: Path, folder: Path, team: Team) -> 
     assert contents(second) == contents(first)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_FORMAT)
 def test_a_quantized_checkpoint_is_cached_as_it_is_kept(layout: str, tmp_path: Path, folder: Path, team: Team) -> None:
     path = save_published(small_llama(), tmp_path / "model", layout)
     first = load_and_save(loader(path, folder, 1, AS_PUBLISHED), team)

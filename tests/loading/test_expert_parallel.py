@@ -24,7 +24,7 @@ from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 from safetensors.torch import load_file
 from test_moe_loading import experts_of
 from test_quantized_loading import TOKENS
-from test_sharding import axes_of, copied_bytes, weight_bytes
+from test_sharding import axes_of, bytes_of_ranks, copied_bytes, weight_bytes
 
 from tests.support import checkpoints
 from tests.support.configured import configured, with_experts
@@ -37,7 +37,7 @@ from tests.support.reference_group import run_group
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
 FAMILIES_WITH_EXPERTS = [*WITH_EXPERTS]
 FORMATS: list[WeightFormat] = ["bf16", "int8", "int4", "fp8"]
-MOE = with_experts(64, 8, dense=())
+MOE, TWELVE = with_experts(64, 8, dense=()), with_experts()
 WHOLE = ModelSettings(expert_parallel=True)
 PARALLEL = replace(OPTIONS, settings=WHOLE)
 
@@ -70,25 +70,24 @@ def axes(model: ModelConfig) -> tuple[Axis, Axis]:
 
 @given(weights=st.lists(st.integers(1, 64), min_size=1, max_size=20))
 def test_every_expert_is_whole_and_on_one_rank_and_the_rest_is_divided_as_ever(weights: list[int]) -> None:
-    model = with_experts()
-    whole, divided = model.partition(weights, WHOLE), model.partition(weights)
-    experts, columns = axes(model)
+    whole, divided = TWELVE.partition(weights, WHOLE), TWELVE.partition(weights)
+    experts, columns = axes(TWELVE)
     assert [expert for part in whole.ranges(experts) for expert in part] == list(range(12))
     for part, weight in zip(whole.ranges(experts), weights, strict=True):
         assert abs(len(part) - 12 * weight / sum(weights)) < 1
     assert whole.ranges(columns) == [range(768)] * len(weights)
     assert divided.ranges(experts) == [range(12)] * len(weights)
-    for name, axis in axes_of(model).items():
+    for name, axis in axes_of(TWELVE).items():
         assert name in {"experts", "expert_intermediate"} or whole.ranges(axis) == divided.ranges(axis)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_take_the_memory_of_every_expert_once(weights: list[int]) -> None:
-    model, routers = with_experts(), 29 * 32 * 576 * 2
-    whole = weight_bytes(model, [1], 0) - routers
-    parts = [weight_bytes(model, weights, rank, WHOLE) - routers for rank in range(len(weights))]
+    routers = 29 * 32 * 576 * 2
+    whole = weight_bytes(TWELVE, [1], 0) - routers
+    together = bytes_of_ranks(TWELVE, weights, WHOLE) - len(weights) * routers
     # A part of the vocabulary may end in half a pair of panels.
-    assert 0 <= sum(parts) - whole - copied_bytes(model, weights) <= len(weights) * 16 * 576 * 2
+    assert 0 <= together - whole - copied_bytes(TWELVE, weights) <= len(weights) * 16 * 576 * 2
 
 
 def test_groups_of_experts_are_not_cut() -> None:
@@ -103,6 +102,7 @@ def test_groups_of_experts_are_not_cut() -> None:
     assert model.partition([1, 1]).ranks[1].format(mlp.down) == MatrixFormat("int4", 64)
 
 
+@pytest.mark.spread("format", "shares")
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("case", FAMILIES_WITH_EXPERTS)
@@ -127,6 +127,7 @@ def test_a_rank_has_the_experts_of_its_range(saved: dict[str, Path], team: Team)
     assert sum(mlp.shared[1].k for mlp in group) == 200
 
 
+@pytest.mark.spread("shares")
 @pytest.mark.parametrize("shares", [[1, 1], [4, 1, 2], [1] * 6], ids=str)  # mixtral has five experts
 @pytest.mark.parametrize("case", EXPERTS)
 def test_the_ranks_compute_what_transformers_does(

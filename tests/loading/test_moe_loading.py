@@ -72,6 +72,7 @@ def experts_of(loaded: Loaded, layer: int = 0) -> PackedExperts:
     )
 
 
+@pytest.mark.spread("format")
 @pytest.mark.parametrize("tp", [1, 2, 3])
 @pytest.mark.parametrize("format", ["bf16", *QUANTIZED])
 @pytest.mark.parametrize("case", EXPERTS)

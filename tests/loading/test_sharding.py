@@ -15,6 +15,7 @@ from numaserve.workers.models.spec import ModelConfig
 
 from tests.support.configured import configured, with_experts
 
+PLAIN, MOE = configured(), with_experts()
 RANKS = st.lists(st.integers(1, 128), min_size=1, max_size=9)
 
 
@@ -24,6 +25,10 @@ def part_of(model: ModelConfig, shares: list[int], rank: int, settings: ModelSet
 
 def weight_bytes(model: ModelConfig, shares: list[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS) -> int:
     return part_of(model, shares, rank, settings).weight_bytes()
+
+
+def bytes_of_ranks(model: ModelConfig, shares: list[int], settings: ModelSettings = DEFAULT_SETTINGS) -> int:
+    return sum(part.weight_bytes() for part in model.partition(shares, settings).ranks)
 
 
 def page_bytes(model: ModelConfig, shares: list[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:
@@ -134,10 +139,9 @@ def test_a_quantized_head_is_another_matrix_than_the_embedding() -> None:
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_hold_the_model_once(weights: list[int]) -> None:
-    together = sum(weight_bytes(configured(), weights, rank) for rank in range(len(weights)))
-    once = weight_bytes(configured(), [1], 0) + copied_bytes(configured(), weights)
+    once = weight_bytes(PLAIN, [1], 0) + copied_bytes(PLAIN, weights)
     # A part of the vocabulary may end in half a pair of panels.
-    assert 0 <= together - once <= len(weights) * 16 * 576 * 2
+    assert 0 <= bytes_of_ranks(PLAIN, weights) - once <= len(weights) * 16 * 576 * 2
 
 
 def test_weight_bytes_count_every_expert_and_a_whole_router() -> None:
@@ -150,15 +154,14 @@ def test_weight_bytes_count_every_expert_and_a_whole_router() -> None:
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_hold_every_expert_once(weights: list[int]) -> None:
     routers = 29 * 32 * 576 * 2
-    whole = weight_bytes(with_experts(), [1], 0) - routers
-    together = sum(weight_bytes(with_experts(), weights, rank) - routers for rank in range(len(weights)))
-    assert 0 <= together - whole - copied_bytes(with_experts(), weights) <= len(weights) * 16 * 576 * 2
+    whole = weight_bytes(MOE, [1], 0) - routers
+    together = bytes_of_ranks(MOE, weights) - len(weights) * routers
+    assert 0 <= together - whole - copied_bytes(MOE, weights) <= len(weights) * 16 * 576 * 2
 
 
 @given(weights=RANKS)
 def test_experts_are_cut_at_tiles_like_the_mlp(weights: list[int]) -> None:
-    model = with_experts()
-    partition, axes = model.partition(weights), axes_of(model)
+    partition, axes = MOE.partition(weights), axes_of(MOE)
     for name, total in (("expert_intermediate", 768), ("shared_intermediate", 1024), ("intermediate", 1536)):
         assert partition.ranges(axes[name]) == split(total, weights, 32)
 

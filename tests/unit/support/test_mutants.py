@@ -22,6 +22,7 @@ def test_every_mutant_of_the_table_is_found() -> None:
     sources = Sources(ROOT)
     rows = read()
     assert len({sources.place(row) for row in rows}) == len(rows) == sum(SHARES.values())
+    assert [*draw(ROOT, rows, 0)] == rows  # each folder has its share
 
 
 def test_a_line_is_found_where_it_has_moved(tmp_path: Path) -> None:

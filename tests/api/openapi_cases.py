@@ -15,7 +15,6 @@ from numaserve.server.http.fields.media import takes_no
 from schemathesis.config import SchemathesisConfig
 from schemathesis.generation import GenerationMode
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
-from schemathesis.generation.meta import TestPhase
 from schemathesis.python.asgi import ASGIClient, get_client
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
@@ -150,16 +149,18 @@ def judge_requests(method: str, path: str, count: int, one_in: int = 1) -> None:
     them.
     """
 
-    def judge_some(case: Any) -> None:
-        is_edge = case.meta.phase.name == TestPhase.COVERAGE
-        sent = f"{path} {case.method} {case.path_parameters} {case.query} {case.headers} {case.body}"
-        if not is_edge or crc32(sent.encode(errors="replace")) % one_in == 0:
-            judge(case)
+    def is_sent(case: Any) -> bool:
+        values = f"{path} {case.method} {case.path_parameters} {case.query} {case.headers} {case.body}"
+        return crc32(values.encode(errors="replace")) % one_in == 0
 
     options = settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     schema, _ = load_schema()
     config = HypothesisTestConfig(schema.config, list(HypothesisTestMode), options)
-    create_test(operation=schema[path][method], test_func=judge_some, config=config)()
+    test: Any = create_test(operation=schema[path][method], test_func=judge, config=config)
+    test.hypothesis_explicit_examples = tuple(
+        each for each in test.hypothesis_explicit_examples if is_sent(each.kwargs["case"])
+    )
+    test()
 
 
 def judge(case: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -51,16 +49,12 @@ from numaserve.workers.interface.settings import Backend, ModelSettings
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
-from tests.support import newcomer
-from tests.support.imported import WORKER
 from tests.support.launches import count
+from tests.support.rank_process import FORKS, work
 
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240
 _POLL_MS = 500
-# Workers are forked from a process that has imported what they need, which takes most of the time of a small one.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(WORKER)
 _LIFELINE_FD, _RING_FD, _MASK_FD, _IMAGE_FD = 200, 201, 202, 203  # in a worker: numbers that nothing else there has
 
 Message = TypeVar("Message", bound=FromWorker)
@@ -97,20 +91,6 @@ def _store(tiles: npt.NDArray[np.uint8]) -> Connection:
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(tiles.tobytes())
     return Connection(fd)
-
-
-def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
-    """Run a worker as its command line does. `files` are its lifeline, the segment of its ring, its mask board and the
-    image store, where there are such, by the numbers that they get."""
-    from numaserve.workers.process.main import main  # here, and not in each process that collects tests
-
-    newcomer.register()
-    for number, file in files.items():
-        os.dup2(file.fileno(), number)
-        file.close()
-    os.environ |= environment
-    sys.argv[1:] = arguments
-    sys.exit(main())
 
 
 class RankGroup:
@@ -223,7 +203,7 @@ class RankGroup:
         self._processes: list[BaseProcess] = []
         self._exits.callback(self._reap)
         # Workers end when the write end closes, even if this process is killed.
-        lifeline, self._lifeline = map(self._exits.enter_context, _FORKS.Pipe(duplex=False))
+        lifeline, self._lifeline = map(self._exits.enter_context, FORKS.Pipe(duplex=False))
         files = {_LIFELINE_FD: lifeline}
         for number, memory in ((_RING_FD, segment), (_MASK_FD, self.board)):
             if memory is not None:
@@ -240,7 +220,7 @@ class RankGroup:
             socket.bind(endpoint)
             self._sockets.append(socket)
             arguments = ["--rank", str(launch.rank), "--endpoint", endpoint, "--lifeline-fd", str(_LIFELINE_FD)]
-            process = _FORKS.Process(target=_work, args=(arguments, environment, files))
+            process = FORKS.Process(target=work, args=(arguments, environment, files))
             process.start()
             self._processes.append(process)
         for file in files.values():

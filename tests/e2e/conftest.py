@@ -9,11 +9,13 @@ from numaserve.server.costs.cost_model import CostModel
 from tests.support.forked import members_and_workers_forked, prepare
 from tests.support.imported import SERVER, WORKER
 
+_PROGRAMS = ("numaserve.server.cli.main", "numaserve.server.gateway.models.process_main")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _cheap_processes() -> Iterator[None]:
-    prepare(["numaserve.server.cli.main", *SERVER])
-    prepare(WORKER)
+    # One process for both: a server asks the process that forked it for its workers.
+    prepare([*_PROGRAMS, *SERVER, *WORKER])
     with members_and_workers_forked():
         yield
 

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 MESSAGE_BYTES = 1 << 17
 MOST_DESCRIPTORS = 16
 _LOOKS_S = 0.0005
+_NAME_BYTES = 15  # the longest name of a process
 NUMBER = struct.Struct("i")  # a process id, then an exit status as `subprocess` has it
 
 
@@ -263,6 +264,6 @@ def processes_since(first: Forked, module: str) -> list[psutil.Process]:
     for each in _prepared[module].children():
         with suppress(psutil.NoSuchProcess):  # of an earlier test, and ends by now
             is_running = each.status() != psutil.STATUS_ZOMBIE
-            if is_running and each.name() == module and each.create_time() >= begin:
+            if is_running and each.name() == module[:_NAME_BYTES] and each.create_time() >= begin:
                 found.append(each)
     return sorted(found, key=psutil.Process.create_time)

@@ -20,7 +20,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.support.forked import forked_or_executed
+from tests.support.forked import Forked, forked_or_executed, processes_since
+from tests.support.imported import WORKER
 from tests.support.launches import count
 from tests.support.living import lives
 
@@ -164,7 +165,10 @@ class RealServer:
     def _remember_family(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self.process.pid)
-            self._family |= {each.pid: each for each in (parent, *parent.children(recursive=True))}
+            family = [parent, *parent.children(recursive=True)]
+            if isinstance(self.process, Forked):  # its workers are children of the process that forks
+                family += processes_since(self.process, WORKER[0])
+            self._family |= {each.pid: each for each in family}
 
 
 def metrics_of(text: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support import forked
+from tests.support import forked, launches
 from tests.support.forked import MESSAGE_BYTES, MOST_DESCRIPTORS, NUMBER
 
 _CONTROL_FD = 990  # of a child, which asks for children of its own
@@ -129,6 +129,7 @@ def main() -> None:
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "an import has started a thread, which no child would have"
     request = Forker(socket.socket(fileno=int(control))).next_child()
     _become(request)
+    launches.stop_counting()
     forked.prepare(modules, Path(folder), socket.socket(fileno=_CONTROL_FD))
     del sys.modules[request["module"]]  # what it imports stays
     with forked.members_and_workers_forked():

@@ -22,6 +22,11 @@ def start_counting(path: Path) -> None:
     os.environ[_COUNTED] = str(path)
 
 
+def stop_counting() -> None:
+    """Count nothing more in this process and its children: what a server starts counts with the server."""
+    os.environ.pop(_COUNTED, None)
+
+
 def count(kind: Kind) -> None:
     """Count one, if the launches of this run are counted."""
     if path := os.environ.get(_COUNTED):

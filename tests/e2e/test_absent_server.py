@@ -14,6 +14,7 @@ from tests.support.real_server import RealServer
 
 DEADLINE_S = 2
 ABSENCE_S = 5.0  # longer than the deadlines of a step and of its masks, and a tick
+TOKENS = 80  # so many that the absence begins in mid-stream
 BODIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "constrained": {"structured_outputs": {"regex": "[a-z ]{400}"}},
@@ -33,9 +34,9 @@ def test_no_worker_is_ended_for_an_absence_and_the_stream_goes_on(
     server: RealServer, everybody: bool, body: dict[str, Any]
 ) -> None:
     workers = server.worker_pids()
-    with server.stream(200, **body) as payloads:
+    with server.stream(TOKENS, **body) as payloads:
         *undisturbed, _ = payloads
-    with server.stream(200, **body) as payloads:
+    with server.stream(TOKENS, **body) as payloads:
         # Ranks do not stop at one moment: when the second one does, the first waits for it.
         absent = [server.process.pid, *(workers if everybody else [])]
         for pid in absent:

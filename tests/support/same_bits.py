@@ -30,7 +30,7 @@ BATCH = 16
 CONTEXT = 768
 NUM_PAGES = 512
 FEW_PAGES = 26  # the longest request needs 19
-DEMO_FEW_PAGES = 6  # the longest request needs 4
+DEMO_FEW_PAGES = 6  # the longest request needs 3
 FEWEST_PAGES = 11  # of `few_requests`: the longest needs 10
 # Around the edges of pages (32), row blocks (32), attention blocks (256) and chunks (64, 512).
 LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 320, 511, 513, 600)
@@ -367,6 +367,6 @@ def few_requests() -> list[Request]:
 
 
 def demo_requests(path: Path) -> list[Request]:
-    """Twelve greedy requests of real text for the demo model at `path`."""
+    """Eight greedy requests of real text for the demo model at `path`."""
     text = load_tokenizer(path).encode(ALICE)
-    return [Request(text[17 * i : 18 * i + 20 * (i % 4) + 5], GREEDY, 40 if i < 5 else 5) for i in range(12)]
+    return [Request(text[17 * i : 18 * i + 20 * (i % 4) + 5], GREEDY, 30 if i < 3 else 4) for i in range(8)]

@@ -205,8 +205,7 @@ class Forking:
 
     def children(self) -> list[psutil.Process]:
         """Return all running processes that were forked, for this process or for a child."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid).children()
+        return [] if self._process is None else psutil.Process(self._process.pid).children()
 
     def _start(self) -> socket.socket:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -41,7 +41,8 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,      kBuilder<operation::KeyDecays>,
     kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,     kBuilder<operation::LayerNorm>,
     kBuilder<operation::Pooled>,        kBuilder<operation::TokenRows>,     kBuilder<operation::PlaceRows>,
-    kBuilder<operation::MergeRows>,     kBuilder<operation::Shrink>,
+    kBuilder<operation::MergeRows>,     kBuilder<operation::Shrink>,        kBuilder<operation::RotaryRows>,
+    kBuilder<operation::EmbedTaps>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

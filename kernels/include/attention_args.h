@@ -50,8 +50,10 @@ struct RopeStoreArgs {
   int64_t ld;
   int32_t q_heads, kv_heads, head_dim, head_tiles;  // head_tiles = ceil(head_dim / 32)
   int32_t value_dim, value_tiles;                   // the same of a value
-  const float* cos;                                 // [positions, rot_dim / 2]
+  const float* cos;                                 // [positions, rot_dim / 2], or with `by_row` [rows, rot_dim / 2]
   const float* sin;
+  int64_t ld_rope;  // of both
+  bool by_row = false;
   int32_t rot_dim;
   int32_t distance;      // from a rotated dimension to the other one of its pair, at least rot_dim / 2
   const float* q_scale;  // [positions], the factors of queries; or null

@@ -191,13 +191,15 @@ struct ReduceArgs {
 };
 
 struct EmbedArgs {
-  const int32_t* indices;  // [rows]: tokens, or what else a table has rows of
-  const bf16* table;       // packed [n, k]
+  const int32_t* indices;  // [rows, stride], the first of each row: tokens, or what else a table has rows of
+  int64_t stride = 1;
+  const bf16* table;  // packed [n, k]
   int64_t k_tiles;
   int64_t first_row, num_rows;  // the part of the rows that `table` has; other indices give zero
   float scale;
-  bool accumulate;  // out += instead of =
-  float* out;       // [rows, ld]
+  const float* scales = nullptr;  // [rows, stride], the first of each row, in place of `scale`
+  bool accumulate;                // out += instead of =
+  float* out;                     // [rows, ld]
   int64_t ld;
   int64_t rows;
 };

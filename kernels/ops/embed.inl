@@ -28,13 +28,14 @@ inline void embed(const EmbedArgs& e, int thread, int threads) {
   const Range rows = share_of(e, thread, threads);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     float* out = e.out + r * e.ld;
-    const int64_t row = e.indices[r] - e.first_row;
+    const int64_t row = e.indices[r * e.stride] - e.first_row;
+    const float scale = e.scales == nullptr ? e.scale : e.scales[r * e.stride];
     const Range columns{0, e.k_tiles * kTileK};
     const bool is_here = row >= 0 && row < e.num_rows;
     if (is_here && e.accumulate)
-      unpack_row<true>(e.table, e.k_tiles, row, columns, e.scale, out);
+      unpack_row<true>(e.table, e.k_tiles, row, columns, scale, out);
     else if (is_here)
-      unpack_row<false>(e.table, e.k_tiles, row, columns, e.scale, out);
+      unpack_row<false>(e.table, e.k_tiles, row, columns, scale, out);
     else if (!e.accumulate)
       __builtin_memset(out, 0, static_cast<size_t>(e.ld) * sizeof(float));
   }

@@ -13,10 +13,7 @@ namespace numaserve {
 namespace {
 
 // Rotates dimension i with dimension i + distance, for each i below `half`.
-inline void rotate_pairs(float* x, int32_t half, int32_t distance, int32_t position, const float* cos_table,
-                         const float* sin_table) {
-  const float* cos = cos_table + static_cast<int64_t>(position) * half;
-  const float* sin = sin_table + static_cast<int64_t>(position) * half;
+inline void rotate_pairs(float* x, int32_t half, int32_t distance, const float* cos, const float* sin) {
   for (int32_t i = 0; i < half; ++i) {
     const float low = x[i], high = x[i + distance];
     x[i] = low * cos[i] - high * sin[i];
@@ -29,13 +26,19 @@ inline void normalise_head(float* x, int32_t dim, const float* norm, float eps) 
   for (int32_t i = 0; i < dim; ++i) x[i] = x[i] * scale * (norm == nullptr ? 1.0f : norm[i]);
 }
 
-// One head's vector, normalised and rotated in fp32; `x` has room for head_tiles * 32 values.
-inline void prepare_head(const RopeStoreArgs& a, const float* source, const float* norm, int32_t position, float* x) {
+// The row of the cosines and sines of a token, in a row of the batch and at a position.
+inline int64_t rope_row(const RopeStoreArgs& a, int64_t row, int32_t position) {
+  return (a.by_row ? row : position) * a.ld_rope;
+}
+
+// One head's vector, normalised and rotated in fp32; `x` has room for head_tiles * 32 values. `rope` is where the
+// cosines and sines of the token begin.
+inline void prepare_head(const RopeStoreArgs& a, const float* source, const float* norm, int64_t rope, float* x) {
   const int32_t dim = a.head_dim;
   __builtin_memcpy(x, source, static_cast<size_t>(dim) * sizeof(float));
   for (int32_t i = dim; i < a.head_tiles * kTileK; ++i) x[i] = 0.0f;
   if (a.norm == HeadNorm::kBefore) normalise_head(x, dim, norm, a.eps);
-  rotate_pairs(x, a.rot_dim / 2, a.distance, position, a.cos, a.sin);
+  rotate_pairs(x, a.rot_dim / 2, a.distance, a.cos + rope, a.sin + rope);
   if (a.norm == HeadNorm::kAfter) normalise_head(x, dim, norm, a.eps);
 }
 
@@ -130,7 +133,7 @@ inline void fill(float* x, int32_t count, float value) {
 // Rotates a head of a new token's queries, [head_tiles * 32], for attention.
 inline void rotate_query(const RopeStoreArgs& a, int64_t row, int32_t head, int32_t position, bf16* out) {
   alignas(64) float x[kMaxHeadDim];
-  prepare_head(a, a.qkv + row * a.ld + head * a.head_dim, a.q_norm, position, x);
+  prepare_head(a, a.qkv + row * a.ld + head * a.head_dim, a.q_norm, rope_row(a, row, position), x);
   scale_query(x, a.head_tiles * kTileK, a.q_scale, position);
   round_head(x, a.head_tiles * kTileK, out);
 }
@@ -161,7 +164,7 @@ inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t h
     if (!has_values(a, token, kv_head))
       fill(x, padded, is_k ? __builtin_nanf("") : 0.0f);
     else if (is_k)
-      prepare_head(a, token + head * a.head_dim, a.k_norm, position, x);
+      prepare_head(a, token + head * a.head_dim, a.k_norm, rope_row(a, run.row + t, position), x);
     else
       prepare_values(a, token + value_column(a, kv_head), x);
     store_token<Codes>(x, tiles, position % kPageTokens, is_k, half);

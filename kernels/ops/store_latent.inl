@@ -28,7 +28,8 @@ inline void split_query(const LatentStoreArgs& a, const PageRun& run, int32_t he
     }
     alignas(64) float x[kMaxLatentDim];
     __builtin_memcpy(x, source + a.nope_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
-    rotate_pairs(x, a.rope_dim / 2, a.rope_dim / 2, position, a.cos, a.sin);
+    const int64_t rope = int64_t{position} * (a.rope_dim / 2);
+    rotate_pairs(x, a.rope_dim / 2, a.rope_dim / 2, a.cos + rope, a.sin + rope);
     scale_query(x, a.rope_dim, a.q_scale, position);
     round_head(x, a.rope_dim, a.query + (row * a.heads + head + 1) * (a.value_dim + a.rope_dim) - a.rope_dim);
   }
@@ -48,7 +49,8 @@ inline void store_latents(const LatentStoreArgs& a, const PageRun& run, int32_t 
     for (int32_t i = 0; i < a.value_dim; i += 16)
       (F32x16::load(source + i) * scale * F32x16::load(a.norm + i)).store(x + i);
     __builtin_memcpy(x + a.value_dim, source + a.value_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
-    rotate_pairs(x + a.value_dim, a.rope_dim / 2, a.rope_dim / 2, run.position + t, a.cos, a.sin);
+    const int64_t rope = int64_t{run.position + t} * (a.rope_dim / 2);
+    rotate_pairs(x + a.value_dim, a.rope_dim / 2, a.rope_dim / 2, a.cos + rope, a.sin + rope);
     if (!are_numbers(x, dim)) {  // the latent is the value: as in rope_store, NaN in the rest of the key marks it
       fill(x, a.value_dim, 0.0f);
       fill(x + a.value_dim, a.rope_dim, __builtin_nanf(""));

@@ -18,6 +18,8 @@ PLACE = (0, 256, -1)
 EXACT = (0, HIDDEN, -1)
 HEADS = (0, DIM, -1)
 QUANTIZED = (PLACE, HIDDEN, 0)
+# Fields that a node needs in place of one that is None.
+INSTEAD: dict[tuple[str, str], dict[str, Any]] = {("rope_store", "rope"): {"rope_rows": PLACE, "pairs": DIM // 2}}
 NEEDS_LATENTS = frozenset({"latent_store"})
 MAKES_NO_NODE = frozenset({"pooled"})
 NEEDS_RING = frozenset({"gather_columns", "gather_queries", "divided_attention"})
@@ -77,7 +79,8 @@ def fields() -> dict[str, dict[str, Any]]:
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5, "scale": None}
         | {"joins_before": False},
-        "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "cache": (0, 0), "rope": rope()}
+        "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "cache": (0, 0)}
+        | {"rope": rope(), "rope_rows": None, "pairs": 0}
         | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm": "before"}
         | {"source": "projected", "norm_values": True},
         "attention": places("out", "partial")
@@ -97,8 +100,10 @@ def fields() -> dict[str, dict[str, Any]]:
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
         "group_norm": {"x": PLACE, "out": EXACT, "weights": [vector(DIM), vector(DIM)], "eps": 1e-5},
-        "place_rows": places("residual", "pool") | {"rows": 8, "cols": HIDDEN},
-        "merge_rows": places("x", "out") | {"cols": HIDDEN, "side": 4, "factor": 2},
+        "place_rows": places("residual", "pool") | {"add": False, "rows": 8, "cols": HIDDEN},
+        "rotary_rows": places("out") | {"rope": rope(), "axes": ["time"] * (DIM // 2)},
+        "embed_taps": places("weights") | {"out": EXACT, "table": matrix(), "first_row": 0, "taps": 4},
+        "merge_rows": places("x", "out") | {"cols": HIDDEN, "item_bytes": 2, "side": 4, "factor": 2, "many": False},
         "narrow": places("x", "beside") | {"out": EXACT, "beside_out": EXACT},
         "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
         "layer_inputs": places("x", "out")

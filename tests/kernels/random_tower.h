@@ -28,8 +28,9 @@ class TowerProgram : public RandomNodes {
         std::make_unique<EmbedNode>(program_.row_indices(row_index_of("token")), embedding, 0, 3.0f, embedded));
     reduce(embedded, residual, true);
     const Place x = normed(residual), merged = rows(kMerged * shape_.hidden, sizeof(bf16));
-    program_.add(std::make_unique<MergeRowsNode>(x, merged, shape_.hidden, kSide, kFactor));
-    program_.merge(kPatches, kMerged);
+    program_.add(
+        std::make_unique<MergeRowsNode>(x, merged, shape_.hidden * sizeof(bf16), sizeof(bf16), kSide, kFactor));
+    program_.merge(kPatches, kMerged, false);
     PackedMatrix& connector = matrix(shape_.hidden, kMerged * shape_.hidden);
     pack(connector, shape_.hidden, kMerged * shape_.hidden, {{0, shape_.hidden}}, 0, {0, 1, 0});
     features_ = rows(shape_.hidden, sizeof(float));

@@ -16,7 +16,7 @@ OPTIONAL = {("attention", "sinks"), ("causal_conv", "bias"), ("linear", "bias")}
 OPTIONAL |= {("moe_combine", "shared"), ("moe_experts", "bias"), ("moe_experts", "shared")}
 OPTIONAL |= {("moe_route", "correction"), ("reduce", "bias"), ("reduce", "post_norm")}
 OPTIONAL |= {("narrow", "beside"), ("narrow", "beside_out"), ("layer_norm", "bias"), ("pool", "weight")}
-OPTIONAL |= {("linear", "adapters"), ("linear", "shrunk")}
+OPTIONAL |= {("linear", "adapters"), ("linear", "shrunk"), ("rope_store", "rope"), ("rope_store", "rope_rows")}
 OPTIONAL |= {("add_norm", "scale"), ("multiply", "x"), ("moe_route", "factors"), ("reduce", "scale")}
 OPTIONAL |= {("rms_norm", "quantized"), ("rms_norm", "weight"), ("rope_store", "q_norm"), ("rope_store", "k_norm")}
 
@@ -71,6 +71,7 @@ def test_a_field_of_another_type_is_named(kind: str, field: str) -> None:
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
 def test_only_some_fields_may_be_none(kind: str, field: str) -> None:
     program, fields = program_for(kind), operation_fields.fields()[kind] | {field: None}
+    fields |= operation_fields.INSTEAD.get((kind, field), {})
     if (kind, field) in OPTIONAL:
         program.add(kind, fields)
     else:

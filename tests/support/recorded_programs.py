@@ -497,6 +497,26 @@ def tower(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     return b
 
 
+def grid_tower(part: Part = ALONE) -> ProgramBuilder:
+    """Squares of 2 x 2 patches, which are rotated by coordinates, and whose positions are interpolated. Not one of
+    `all_programs`: its only sequence is an image."""
+    kind = CacheKind(Heads(2, 2, 32), Window(bidirectional=True))
+    shape = RankShape(HIDDEN, [0] + [1] * part.world, (kind,))
+    w, b = part.weights, part.builder(shape, max_slots=1, max_logit_rows=0)
+    first, end = part.bounds(192)[part.rank :][:2]
+    partial = b.linear_partial(
+        b.columns(b.rounded(b.given("patches", 192)), range(first, end)), w.matrix(HIDDEN, end - first)
+    )
+    b.add_taps(partial, w.matrix(32, HIDDEN), name="taps", first_row=32 * part.rank, taps=4)
+    residual, rope = b.summed(partial), w.rope()
+    b.rotate_by(rope, ("height", "width") * 8)
+    qkv = b.linear(b.layer_norm(residual, w.vector(), w.vector(), EPS), w.matrix(192, HIDDEN))
+    attended = b.attention(b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=rope), cache=CacheIndex(0, 0), scale=0.2)
+    b.add_all_reduce(residual, b.linear_partial(attended, w.matrix(HIDDEN, 64)), bias=w.vector())
+    b.keep("features", b.merge_rows(b.rounded(residual), side=2, factor=2, many=True))
+    return b
+
+
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and four pool."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}

@@ -18,7 +18,7 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
-from numaserve.workers.program.ops.images import MergeRows, PlaceRows
+from numaserve.workers.program.ops.images import EmbedTaps, MergeRows, PlaceRows, RotaryRows
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.ops.recurrent import (
@@ -158,6 +158,10 @@ def _norm(nodes: _Nodes, op: RmsNorm) -> dict[str, Any]:
     return {"cols": op.x.cols, "quantized": quantized, "beside": beside}
 
 
+def _rope_store(nodes: _Nodes, op: RopeStore) -> dict[str, Any]:
+    return {"pairs": 0 if op.rope_rows is None else op.rope_rows.cols // 2}
+
+
 def _quantize(nodes: _Nodes, op: Quantize) -> dict[str, Any]:
     return {"out": nodes.quantized(op.out)}
 
@@ -219,7 +223,7 @@ def _place_rows(nodes: _Nodes, op: PlaceRows) -> dict[str, Any]:
 
 
 def _merge_rows(nodes: _Nodes, op: MergeRows) -> dict[str, Any]:
-    return {"cols": op.x.cols}
+    return {"cols": op.x.cols, "item_bytes": op.x.itemsize}
 
 
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
@@ -235,7 +239,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     Linear: ("linear", _joining),
     HeadLinear: ("head_linear", _head_linear),
     Reduce: ("reduce", _reduce),
-    RopeStore: ("rope_store", _none),
+    RopeStore: ("rope_store", _rope_store),
     Attention: ("attention", _joining),
     LatentStore: ("latent_store", _none),
     GatherColumns: ("gather_columns", _none),
@@ -252,6 +256,8 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     GatedHeadNorm: ("gated_head_norm", _head_norm),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
     PlaceRows: ("place_rows", _place_rows),
+    RotaryRows: ("rotary_rows", _none),
+    EmbedTaps: ("embed_taps", _none),
     MergeRows: ("merge_rows", _merge_rows),
     Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from numaserve.workers.program.slots import RowIndex
 
 Floats = npt.NDArray[np.float64]
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "none"]
@@ -53,6 +54,7 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     query_scale: QueryScale | None = None
     shift: int = 0  # the position of the first row of the tables
+    axes: tuple[RowIndex, ...] = ()  # of each pair, the index of tokens by which it is rotated; empty: the position
 
     def table_bytes(self, positions: int) -> int:
         """Return the memory of its tables: cosines, sines and the factors of queries."""

@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 from numaserve.workers.interface.protocol import SlotInit
 
-# Indices of rows in tables, which operations name: of the token, of its position, and of the text that it is from.
-RowIndex = Literal["token", "position", "type"]
+# Indices of rows in tables, which operations name: of the token, of its position, of the text that it is from, and
+# three rotary coordinates, which differ from each other in images alone (Wang et al., 2024, M-RoPE).
+RowIndex = Literal["token", "position", "type", "time", "height", "width"]
 
 END_SAMPLE, END_POOL, END_POOL_TOKENS = 1, 2, 3  # 0: nothing
 

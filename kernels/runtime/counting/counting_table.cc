@@ -135,9 +135,11 @@ void post_norm_add(const ReduceArgs& a, int thread, int threads) {
 
 void embed(const EmbedArgs& e, int thread, int threads) {
   const Range rows = share_of(e, thread, threads);
-  const auto here = std::count_if(e.indices + rows.begin, e.indices + rows.end, [&](int32_t index) {
-    return index >= e.first_row && index < e.first_row + e.num_rows;
-  });
+  int64_t here = 0;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int32_t index = e.indices[row * e.stride];
+    here += index >= e.first_row && index < e.first_row + e.num_rows;
+  }
   // A row of packed values is in as many lines as it has pairs of values.
   count({.memory = here * e.k_tiles * kTileK / 2 * kLineBytes, .moved = size(rows) * e.ld * kFloat});
 }

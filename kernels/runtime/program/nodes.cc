@@ -229,6 +229,7 @@ bool RopeStoreNode::joins_next(const Run& run) const {
 
 RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
   const std::vector<PageRun>& runs = run.step.batch(narrow).tables[table].runs;
+  const int64_t half = rot_dim / 2;
   return {.qkv = run.at<float>(qkv),
           .ld = qkv.ld,
           .q_heads = heads.q_heads,
@@ -237,8 +238,10 @@ RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
           .head_tiles = heads.head_tiles(),
           .value_dim = heads.values(),
           .value_tiles = heads.value_tiles(),
-          .cos = cos,
-          .sin = sin,
+          .cos = rope_rows ? run.at<float>(*rope_rows) : cos,
+          .sin = rope_rows ? run.at<float>(*rope_rows) + half : sin,
+          .ld_rope = rope_rows ? rope_rows->ld : half,
+          .by_row = rope_rows.has_value(),
           .rot_dim = rot_dim,
           .distance = distance,
           .q_scale = q_scale,

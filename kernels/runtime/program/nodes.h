@@ -298,6 +298,7 @@ struct RopeStoreNode : Node {
   HeadGeometry heads;
   KvLayer kv;
   const float *cos = nullptr, *sin = nullptr, *q_scale = nullptr;
+  std::optional<Place> rope_rows;  // in place of `cos` and `sin`; see RotaryRows in image_operations.h
   int32_t rot_dim = 0, distance = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;

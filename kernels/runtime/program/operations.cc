@@ -279,21 +279,28 @@ void add(Program& p, const Multiply& f) {
 
 void add(Program& p, const RopeStore& f) {
   const HeadGeometry& heads = p.kv().heads(f.cache);
-  require(f.rope->distance + f.rope->half <= heads.head_dim, f.kKind,
-          "the table of rotary positions has more columns than a head");
+  require(f.rope.has_value() != f.rope_rows.has_value(), f.kKind, "there must be a rope, or rows of cosines and sines");
+  const int32_t half = f.rope ? (*f.rope)->half : f.pairs, distance = f.rope ? (*f.rope)->distance : f.pairs;
+  require(distance + half <= heads.head_dim, f.kKind, "the table of rotary positions has more columns than a head");
   require(f.source != KvSource::kKeys || heads.values() == heads.head_dim, f.kKind,
           "values that are keys must have the dimensions of keys");
   require(f.qkv.ld >= projected_columns(heads, f.source) && f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require_size(f.q_norm, heads.head_dim, f.kKind);
   require_size(f.k_norm, heads.head_dim, f.kKind);
+  require(!f.rope_rows || f.rope_rows->ld >= 2 * half, f.kKind, "the rows of cosines and sines have too few columns");
+  if (f.rope_rows) p.require_all_tokens();
   auto node = std::make_unique<RopeStoreNode>(f.qkv, f.q, heads, p.kv().layer(f.cache));
-  p.step().limit_positions(f.rope->positions);
-  node->cos = f.rope->cos.data();
-  node->sin = f.rope->sin.data();
-  node->q_scale = f.rope->query_scale();
-  node->rot_dim = 2 * f.rope->half;
-  node->distance = f.rope->distance;
+  node->rope_rows = f.rope_rows;
+  node->rot_dim = 2 * half;
+  node->distance = distance;
+  if (f.rope) {
+    const RopeTable& table = **f.rope;
+    p.step().limit_positions(table.positions);
+    node->cos = table.cos.data();
+    node->sin = table.sin.data();
+    node->q_scale = table.query_scale();
+  }
   node->q_norm = data_or_null(f.q_norm);
   node->k_norm = data_or_null(f.k_norm);
   node->eps = f.eps;

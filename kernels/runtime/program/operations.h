@@ -172,7 +172,9 @@ struct RopeStore {
   static constexpr const char* kKind = "rope_store";
   Place qkv, q;
   CacheIndex cache;
-  const RopeTable* rope;
+  std::optional<const RopeTable*> rope;
+  std::optional<Place> rope_rows;  // fp32 [tokens, cosines of `pairs`, then sines], in place of `rope`
+  int32_t pairs;                   // of `rope_rows`
   std::optional<const PaddedVector*> q_norm, k_norm;
   float eps;
   HeadNorm norm;
@@ -180,8 +182,9 @@ struct RopeStore {
   bool norm_values;
   void visit(auto&& field) {
     field("qkv", qkv), field("q", q), field("cache", cache), field("rope", rope);
-    field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm", norm);
-    field("source", source), field("norm_values", norm_values);
+    field("rope_rows", rope_rows), field("pairs", pairs), field("q_norm", q_norm), field("k_norm", k_norm),
+        field("eps", eps);
+    field("norm", norm), field("source", source), field("norm_values", norm_values);
   }
 };
 

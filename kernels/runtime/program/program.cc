@@ -73,10 +73,14 @@ void Program::add(std::unique_ptr<Node> node) {
   nodes_.push_back(std::move(node));
 }
 
-const int32_t* Program::row_indices(RowIndex index) {
+void Program::require_all_tokens() const {
   if (narrow_)
     throw std::invalid_argument(
         "the operation reads an index of all tokens, but works on rows of logits or pooled rows; add it before these");
+}
+
+const int32_t* Program::row_indices(RowIndex index) {
+  require_all_tokens();
   return step_.indices.read(index);
 }
 

@@ -70,8 +70,8 @@ class Program {
   }
   // Lets the nodes that are added after this work on the rows that tiles become; none of them may attend. See
   // Step::take_tiles.
-  void merge(int64_t patches, int64_t merged) {
-    step_.take_tiles(patches, merged);
+  void merge(int64_t patches, int64_t merged, bool many) {
+    step_.take_tiles(patches, merged, many);
     narrow_ = true;
   }
   // Lets the nodes that are added after this work on all tokens, and run only in steps that ask for vectors of tokens.
@@ -80,6 +80,8 @@ class Program {
     on_request_ = true;
     step_.allow_token_vectors();
   }
+  // Throws std::invalid_argument where the nodes to be added work on other rows than all tokens.
+  void require_all_tokens() const;
   // Lists an index of all tokens in every step, for a node to be added; see RowIndices. Throws std::invalid_argument
   // where nodes work on other rows.
   const int32_t* row_indices(RowIndex index);

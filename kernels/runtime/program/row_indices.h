@@ -14,8 +14,14 @@ namespace numaserve {
 struct RowDeclarations {
   int32_t second_text = 0;  // position of the first token of its second text; 0: it has none
   int32_t adapter = 0;      // number of its low-rank adapter; 0: it has none
-  void visit(auto&& field) { field("second_text", second_text), field("adapter", adapter); }
+  // Three numbers for each of its images, ascending: the position of the first row of features, and the rows and
+  // columns of the grid of these. They have places in a plane of rotary coordinates.
+  std::vector<int32_t> grids{};
+  void visit(auto&& field) { field("second_text", second_text), field("adapter", adapter), field("grids", grids); }
 };
+
+// Throws std::invalid_argument unless grids are whole, ascending and apart from each other.
+void check_grids(std::span<const int32_t> grids);
 
 // The new rows of a sequence in a step.
 struct NewRows {

@@ -52,6 +52,7 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   check_ids(s.output_history, vocabulary_);
   if (s.bias_ids.size() != s.bias_values.size())
     throw std::invalid_argument("the logit bias must have one value per id");
+  check_grids(s.declared.grids);
   // Moving the slot does not move its vectors, so pointers to them stay valid.
   changes_.push_back({.slot = index, .table = 0, .num_pages = 0, .first = 0, .before = std::move(slot)});
   slot = {};

@@ -71,11 +71,12 @@ void Step::allow_adapters(int64_t places) {
   narrow_adapters_.reserve(static_cast<size_t>(limits_.max_logit_rows));
 }
 
-void Step::take_tiles(int64_t patches, int64_t merged) {
+void Step::take_tiles(int64_t patches, int64_t merged, bool many) {
   require(patches > 0 && merged > 0 && patches % merged == 0, "the patches of a tile cannot be merged");
   require(patches <= limits_.max_step_tokens, "a tile has more patches than the limit of a step");
   tile_ = patches;
   merged_ = merged;
+  many_tiles_ = many;
 }
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
@@ -122,7 +123,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
 void Step::check_whole(const SequenceInput& s) const {
   const bool whole = s.start == 0 && s.drafts == 0;
   if (tile_ > 0) {
-    if (!whole || s.count != tile_)
+    if (!whole || (many_tiles_ ? s.count % tile_ != 0 : s.count != tile_))
       refuse_slot(s, ("is not a whole tile of " + std::to_string(tile_) + " patches").c_str());
   } else if (takes_whole_ && (!whole || !s.pool)) {
     refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");

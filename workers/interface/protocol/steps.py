@@ -67,6 +67,9 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     # Declarations from which indices of its rows follow (`RowIndex`).
     second_text: int = 0  # position of the first token of its second text, of type 1; 0: it has no second text
     adapter: int = NO_ADAPTER  # number of its adapter
+    # Three numbers for each of its images, ascending: the position of the first feature row, and the rows and columns
+    # of the grid of feature rows. Rotary coordinates follow from them where the model has such.
+    grids: list[int] = []
 
 
 class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -140,7 +143,7 @@ class TowerWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """A run of the vision tower before the step, or some of its parts (`Ready.tower_parts`).
 
     The run stores the features of a tile of an image in a place of the feature pool. Place p has rows p * n to p * n +
-    n - 1 of the pool, where n is the number of feature rows of a tile.
+    n - 1 of the pool, where n is the number of feature rows of a tile, the most if tiles differ.
 
     The parts of a run are planned in order, over as many steps as the front end likes. A run that begins while another
     one has parts left ends that one, which can only begin again.
@@ -150,6 +153,8 @@ class TowerWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     place: int  # where the last part stores the features
     begin: int = 0  # the first part
     end: int = 0  # the part after the last; 0: all parts that are left
+    rows: int = 0  # of the grid of features, where tiles differ; else 0
+    cols: int = 0
 
 
 class PlacedRows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -36,6 +36,8 @@ class RopeStore(Operation):
 
     `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1.
     `norm_values`: each head of values is normalised, without a weight. Queries are scaled by the factors of `rope`.
+    Cosines and sines are those of `rope` at each position, or `rope_rows`, fp32 [tokens, cosines of all pairs, then
+    sines].
     Values whose `source` is "keys" are these before their norm and rotation; with "cached" qkv has queries only, and
     nothing is stored.
     """
@@ -43,7 +45,8 @@ class RopeStore(Operation):
     qkv: Reads[Tensor]
     q: Writes[Tensor]
     cache: CacheIndex
-    rope: Rope
+    rope: Rope | None
+    rope_rows: Reads[Tensor | None] = None
     norm: HeadNorm
     q_norm: Vector | None
     k_norm: Vector | None

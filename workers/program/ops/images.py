@@ -1,21 +1,24 @@
-"""Operations of image input: rows of features in place of embeddings, and the patches of a tile that become one row."""
+"""Operations of image input: rows of features in place of embeddings, rotary coordinates, interpolated positions, and
+the patches of a tile that become one row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.program.buffers import Operand, Persistent, Residual
-from numaserve.workers.program.cost import BF16, OperationCost, of_rows
-from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
+from numaserve.workers.program.buffers import Partial, Persistent, Residual, Tensor
+from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_rows
+from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Rope, Updates, Writes
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.program.slots import RowIndex
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceRows(Operation):
     """The rows of `residual`, fp32 [tokens, columns], that a step's plan names take rows of `pool`, bf16 [feature rows,
-    columns]. It is not run in steps that name none."""
+    columns], or with `add` their sums with these. It is not run in steps that name none."""
 
     residual: Updates[Residual]
     pool: Reads[Persistent]
+    add: bool = False
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Nothing is done in most steps."""
@@ -23,17 +26,52 @@ class PlaceRows(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RotaryRows(Operation):
+    """out, fp32 [tokens, cosines of all pairs, then sines] = rows of the tables of `rope`: each pair has the values of
+    the token's index `axes[pair]`."""
+
+    out: Writes[Tensor]
+    rope: Rope
+    axes: tuple[RowIndex, ...]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Values are copied."""
+        return [of_rows("rotary_rows", 2 * self.out.cols * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedTaps(Operation):
+    """out [tokens, hidden] += the weighted sum of `taps` rows of `table`, which has rows `first_row` ... of the whole
+    one.
+
+    `weights` has for each token the numbers of the rows, as the bits of int32, and then their weights, fp32.
+    """
+
+    weights: Reads[Tensor]
+    out: Updates[Partial]
+    table: Matrix
+    first_row: int
+    taps: int
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Rows of the table are read, and added."""
+        return [of_rows("embed_taps", self.taps * self.table.k * (BF16 + 2 * FP32))]
+
+
+@dataclass(frozen=True, kw_only=True)
 class MergeRows(Operation):
-    """out, bf16 [tokens / factor², columns * factor²] = the rows of each block of factor x factor patches of `x` side
-    by side. Each tile is a sequence of side x side patches, and blocks and patches are in the order of rows.
+    """out [tokens / factor², columns * factor²], bf16 or fp32 = the rows of each block of factor x factor patches of
+    `x` side by side. Each tile is a sequence of side x side patches, and blocks and patches are in the order of rows.
+    With `many` a sequence has any number of such tiles, one after the other.
 
     The operations after it work on the rows of blocks. It is the pixel shuffle of Idefics3 (Laurençon et al., 2024).
     """
 
-    x: Reads[Operand]
-    out: Writes[Operand]
+    x: Reads[Residual | Tensor]
+    out: Writes[Residual | Tensor]
     side: int
     factor: int
+    many: bool = False
 
     @property
     def merged(self) -> int:
@@ -42,4 +80,4 @@ class MergeRows(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Rows are copied."""
-        return [of_rows("merge_rows", 2 * self.x.cols * BF16)]
+        return [of_rows("merge_rows", 2 * self.x.cols * self.x.itemsize)]

@@ -157,7 +157,7 @@ class Multiply(Operation):
     alone."""
 
     x: Reads[Tensor | None]
-    y: Reads[Tensor]
+    y: Reads[Residual | Tensor]
     out: Writes[Tensor]
     activation: Activation
 

@@ -115,7 +115,7 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
         self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
         return out
 
-    def activated(self, y: Tensor, activation: Activation) -> Tensor:
+    def activated(self, y: Residual | Tensor, activation: Activation) -> Tensor:
         """activation(y), of fp32 [tokens, columns]: fp32 of the same shape."""
         out = Tensor(y.rows, y.cols, 4)
         self.operations.append(Multiply(x=None, y=y, out=out, activation=activation))
@@ -227,13 +227,14 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
     ) -> Tensor:
         """Rotates the heads of `qkv`, stores K and V in their pages, and returns q in bf16; see `RopeStore`."""
         heads = self.shape.caches[cache.kind].heads
-        q = Tensor(qkv.rows, heads.query * padded(heads.dim), 2)
+        q, rows = Tensor(qkv.rows, heads.query * padded(heads.dim), 2), self.rotary.get(rope)
         self.operations.append(
             RopeStore(
                 qkv=qkv,
                 q=q,
                 cache=cache,
-                rope=rope,
+                rope=rope if rows is None else None,
+                rope_rows=rows,
                 norm=norm,
                 q_norm=q_norm,
                 k_norm=k_norm,

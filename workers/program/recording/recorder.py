@@ -18,7 +18,7 @@ from numaserve.workers.program.buffers import (
 )
 from numaserve.workers.program.handles import INTEGER_GROUPS
 from numaserve.workers.program.ops.adapters import Shrink, shrunk_columns
-from numaserve.workers.program.ops.base import Matrix, Operation, Vector
+from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Activation, Linear
 from numaserve.workers.program.ops.rows import Quantize
@@ -32,6 +32,8 @@ class Recorder:
     setup: ProgramSetup
     operations: list[Operation] = field(default_factory=list, init=False)
     is_narrow: bool = field(default=False, init=False)  # whether operations work on the rows of logits alone
+    # Rows of cosines and sines, of ropes whose tables are not read by position.
+    rotary: dict[Rope, Tensor] = field(default_factory=dict, init=False)
     _quantized: dict[tuple[Operand, int], Quantized] = field(default_factory=dict, init=False)
     _gathered: dict[Operand, Operand] = field(default_factory=dict, init=False)  # rows of logits
 

@@ -13,20 +13,38 @@ PlacedTuple = tuple[int, int, int, int]
 
 
 class ImageRows(NamedTuple):
-    """The rows of a program's feature pool, and the patches of a tile where each sequence is one."""
+    """The rows of a program's feature pool, and the patches of a tile where each sequence is one, or `many`."""
 
     pool: int = 0
     tile: int = 0
+    many: bool = False
 
     @classmethod
     def of(cls, operations: Sequence[Operation]) -> ImageRows:
         """Return the rows of a program of `operations`."""
         pools = (each.pool.rows for each in operations if isinstance(each, PlaceRows))
-        tiles = (each.side * each.side for each in operations if isinstance(each, MergeRows))
-        return cls(next(pools, 0), next(tiles, 0))
+        tiles = ((each.side * each.side, each.many) for each in operations if isinstance(each, MergeRows))
+        return cls(next(pools, 0), *next(tiles, (0, False)))
 
 
 NO_IMAGES = ImageRows()
+
+
+def coordinates(grids: Sequence[int], position: int) -> tuple[int, int, int]:
+    """Return the rotary coordinates of a position of a sequence whose images have these `grids`; see `SlotInit`.
+
+    Those of a text token are equal. Rows of an image at `at` have (at, at + row, at + column), and the coordinate after
+    it is `at` plus the longer side of its grid.
+    """
+    behind = 0
+    for first, height, width in zip(grids[::3], grids[1::3], grids[2::3], strict=True):
+        if position < first:
+            break
+        row, column = divmod(position - first, width)
+        if row < height:
+            return first - behind, first - behind + row, first - behind + column
+        behind += height * width - max(height, width)
+    return position - behind, position - behind, position - behind
 
 
 def feature_rows(sequences: Sequence[Sequence[int]], placed: Sequence[PlacedTuple], pool_rows: int) -> dict[int, int]:

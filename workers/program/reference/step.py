@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, NO_ADAPTER, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.program.reference.images import NO_IMAGES, ImageRows, PlacedTuple, feature_rows
+from numaserve.workers.program.reference.images import NO_IMAGES, ImageRows, PlacedTuple, coordinates, feature_rows
 from numaserve.workers.program.reference.segments import (
     Segment,
     SequenceStates,
@@ -27,6 +27,9 @@ Ints = npt.NDArray[np.int32]
 _INDICES: Mapping[RowIndex, Callable[[Slot, int], int]] = {
     "position": lambda slot, position: position,
     "type": lambda slot, position: int(0 < slot.init.get("second_text", 0) <= position),
+    "time": lambda slot, position: coordinates(slot.init.get("grids", []), position)[0],
+    "height": lambda slot, position: coordinates(slot.init.get("grids", []), position)[1],
+    "width": lambda slot, position: coordinates(slot.init.get("grids", []), position)[2],
 }
 
 
@@ -77,6 +80,7 @@ class Step:
     pooled: list[SequenceRows]
     wants_tokens: bool  # whether a pooled sequence asks for vectors of its tokens
     features: dict[int, int]  # the row of the feature pool for each row that takes one in place of its embedding
+    merged: int = 1  # tokens of which a row is made
 
     @property
     def work(self) -> StepWork:
@@ -141,7 +145,7 @@ class Step:
             replace(each, row=each.row // merged, start=0, count=each.count // merged, segments=[])
             for each in self.sequences
         ]
-        return replace(self, tokens=self.tokens[::merged], sequences=sequences)
+        return replace(self, tokens=self.tokens[::merged], sequences=sequences, merged=merged)
 
     def places(self, table: int) -> Iterator[tuple[int, int]]:
         """The page of each token in a page table, and its place in that."""
@@ -170,7 +174,7 @@ def make_step(
     """
     literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
     given = list(drafts) or [0] * len(sequences)
-    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given, tile=images.tile)
+    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given, images=images)
     features = feature_rows(sequences.tolist(), placed, images.pool)
     check_states(setup.limits, sequences.tolist(), given, states)
     works, keeps = {work[0]: work for work in states}, any(kind.of_sequences for kind in setup.shape.states)
@@ -215,7 +219,7 @@ def _check(
     targets: Sequence[int],
     *,
     drafts: list[int],
-    tile: int,
+    images: ImageRows,
 ) -> None:
     limits = setup.limits
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
@@ -226,7 +230,7 @@ def _check(
         _check_sequence(slots, row)
         _check_pages(setup, slots, row)
         _check_drafts(slots, row, count)
-        _check_whole(setup, row, count, tile)
+        _check_whole(setup, row, count, images)
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
     _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")
@@ -274,10 +278,10 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
     )
 
 
-def _check_whole(setup: ProgramSetup, row: list[int], drafts: int, tile: int) -> None:
+def _check_whole(setup: ProgramSetup, row: list[int], drafts: int, images: ImageRows) -> None:
     number, start, count, _, end, _ = row
-    if tile:
-        whole = start == 0 and drafts == 0 and count == tile
+    if tile := images.tile:
+        whole = start == 0 and drafts == 0 and (count % tile == 0 if images.many else count == tile)
         _require(whole, f"slot {number} of the step is not a whole tile of {tile} patches")
         return
     _require(

@@ -28,6 +28,7 @@ from tests.support.recorded_programs import (
     adapting,
     all_programs,
     dense,
+    grid_tower,
     latent,
     mixture,
     placing,
@@ -38,7 +39,7 @@ from tests.support.recorded_programs import (
 PROGRAMS = all_programs() | all_programs(Part(2))
 PROGRAMS |= {
     f"{make.__name__}, {part.world}": make(part)
-    for make in (predicting, placing, adapting, tower)
+    for make in (predicting, placing, adapting, tower, grid_tower)
     for part in (Part(), Part(2))
 }
 STEP = StepWork([(10, 3), (40, 1)], 2)  # four new tokens

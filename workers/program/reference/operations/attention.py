@@ -23,26 +23,34 @@ def rope_store(run: Run, op: RopeStore) -> None:
     parts = run.get(op.qkv).split([count * dim for count, dim in sizes], dim=1)
     q, *kv = (part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True))
 
+    rows = None if op.rope_rows is None else run.get(op.rope_rows)
+
     def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
         if op.norm == "none":
-            return rotated(run, x, op.rope)
+            return rotated(run, x, op.rope, rows)
         weight = x.new_ones(heads.dim) if norm is None else run.weights.values(norm)
         if op.norm == "after":
-            return normed(rotated(run, x, op.rope), weight, op.eps)
-        return rotated(run, normed(x, weight, op.eps), op.rope)
+            return normed(rotated(run, x, op.rope, rows), weight, op.eps)
+        return rotated(run, normed(x, weight, op.eps), op.rope, rows)
 
     if kv:
         values = normed(kv[-1], kv[-1].new_ones(heads.values), op.eps) if op.norm_values else kv[-1]
         run.kv.store(op.cache, run.step, prepared(kv[0], op.k_norm), values)
-    q = run.numbers.bf16(scaled(run, prepared(q, op.q_norm), op.rope))
+    q = prepared(q, op.q_norm)
+    q = run.numbers.bf16(q if op.rope is None else scaled(run, q, op.rope))
     room = padded(heads.dim) - heads.dim
     run.put(op.q, torch.nn.functional.pad(q, (0, room)).flatten(1))
 
 
-def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
-    """Return the step's tokens [tokens, heads, dimensions] with their pairs of dimensions rotated."""
-    cos, sin = run.weights.values(rope)[:, run.step.positions, None]
-    half, distance = cos.shape[-1], run.weights.distance(rope)
+def rotated(run: Run, x: torch.Tensor, rope: Rope, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the step's tokens [tokens, heads, dimensions] with their pairs of dimensions rotated: by the tables of
+    `rope`, or by `rows` of cosines and sines."""
+    if rows is None:
+        cos, sin = run.weights.values(rope)[:, run.step.positions, None]
+        half, distance = cos.shape[-1], run.weights.distance(rope)
+    else:
+        cos, sin = rows.unflatten(1, (2, -1)).transpose(0, 1)[:, :, None]
+        half = distance = cos.shape[-1]
     first, second = x[..., :half], x[..., distance : distance + half]
     between, rest = x[..., half:distance], x[..., distance + half :]
     return torch.cat([first * cos - second * sin, between, second * cos + first * sin, rest], dim=-1)

@@ -132,7 +132,7 @@ class _Given:
         for index in older[:excess]:
             self.problems[index] = Problem(message, self._images[index].param, "too_many_images")
         left, limit = len(usable) - excess, context.limits.context_length
-        least = left * vision.settings.rows_per_tile
+        least = left * vision.settings.sizes.least_rows
         if least > limit:
             message = f"This model's maximum context length is {limit} tokens, but {left} images have {least} or more."
             raise context_length_exceeded(f"{message} Send fewer images.", param, Overflow(least, limit))

@@ -12,7 +12,6 @@ from numaserve.server.http.errors import ApiError, bad_request
 from numaserve.server.images.expansion import expand
 from numaserve.server.images.types import Picture
 from numaserve.server.scheduler.images import PlacedTile
-from numaserve.workers.interface.images import ImageInput
 
 _CODE = "image_placeholder"
 
@@ -53,27 +52,20 @@ def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param:
             param,
             _CODE,
         )
-    return expand(text, pictures, placeholder, context.vision.settings.rows_per_tile, context.vision.expansion)
+    return expand(text, pictures, placeholder, context.vision.expansion)
 
 
 def placed(vision: Vision, tokens: list[int], pictures: Sequence[Picture], param: str) -> tuple[PlacedTile, ...]:
     """Return the tiles of the pictures with their positions in a prompt. Raises `ApiError` for a token that stands for
     an image without one. Takes some milliseconds for a long prompt."""
-    settings, tiles = vision.settings, [tile for picture in pictures for tile in picture.tiles]
-    if tokens.count(settings.token) != len(tiles) * settings.rows_per_tile:
+    token, tiles = vision.settings.token, [tile for picture in pictures for tile in picture.tiles]
+    if tokens.count(token) != sum(tile.features for tile in tiles):
         raise _of_client(vision.placeholder, param)
-    starts = _starts(tokens, settings)
-    return tuple(PlacedTile(start, tile) for start, tile in zip(starts, tiles, strict=True))
-
-
-def _starts(tokens: list[int], settings: ImageInput) -> list[int]:
-    """Return the positions of the first placeholders of tiles, each of which has `rows_per_tile`."""
-    starts, end = list[int](), 0
-    for _ in range(tokens.count(settings.token) // settings.rows_per_tile):
-        start = tokens.index(settings.token, end)
-        end = start + settings.rows_per_tile
-        starts.append(start)
-    return starts
+    found, end = list[PlacedTile](), 0
+    for tile in tiles:
+        found.append(PlacedTile(tokens.index(token, end), tile))
+        end = found[-1].end
+    return tuple(found)
 
 
 def _of_client(placeholder: str, param: str) -> ApiError:

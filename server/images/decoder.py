@@ -70,8 +70,8 @@ class ImageDecoder:
     async def decode(
         self, encoded: Sequence[str], scope: CacheScope, client: Client, *, whole: frozenset[int] = frozenset()
     ) -> list[Picture | ImageProblem]:
-        """Return the picture of each image in base64, or the problem with it; images at the indices `whole` are not
-        split.
+        """Return the picture of each image in base64, or the problem with it; images at the indices `whole` are made
+        with few details.
 
         Raises `QueueFull` if too many requests wait or the image store is full, and `NotReady` if a process fails or
         this is closed.
@@ -147,7 +147,7 @@ class ImageDecoder:
                 begin = time.monotonic()
                 data = worker.ask_in_parts(len(head) + len(text), lambda: chain((head,), slices(text)))
             seconds = time.monotonic() - begin
-            answer, tiles = exchange.decode(data, self._store.settings.tile_bytes)
+            answer, tiles = exchange.decode(data, self._store.settings)
         except BeyondLimits as error:
             return ImageProblem("image_too_large", f"The image cannot be decoded: {error}. {SMALLER}")
         except WorkFailed as error:
@@ -159,7 +159,8 @@ class ImageDecoder:
         if answer.problem is not None:
             return ImageProblem(answer.problem, answer.message)
         self._metrics.image_decoded(seconds)
-        return Picture(answer.rows, answer.cols, tuple(reservation.write(tile) for tile in tiles))
+        grid = self._store.settings.sizes.grid(answer.width, answer.height)
+        return Picture(answer.rows, answer.cols, tuple(reservation.write(tile, grid) for tile in tiles))
 
     @contextmanager
     def _idle_worker(self) -> Iterator[ConfinedWorker]:

@@ -1,15 +1,21 @@
-"""The sizes of an image on its way to tiles, as transformers' processors of Idefics3 and SmolVLM compute them.
+"""The sizes of an image on its way to tiles, as transformers' image processors compute them.
 
-The source is transformers 5.24, `models/idefics3/image_processing_pil_idefics3.py`; the file of SmolVLM is the same.
-The floating-point operations are the same in the same order, because a size is the integer part of a quotient.
+The sources are transformers 5.24, `models/idefics3/image_processing_pil_idefics3.py` for tiles (the file of SmolVLM is
+the same) and `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids. The floating-point operations are the same
+in the same order, because a size is the integer part of a quotient.
 """
 
 import math
 from typing import NamedTuple
 
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import Grid, ImageInput, Tiles
 
-_LARGEST_EDGE = 4096  # of an image, whatever the settings (MAX_IMAGE_SIZE)
+_LARGEST_EDGE = 4096  # of an image that becomes tiles, whatever the settings (MAX_IMAGE_SIZE)
+_LARGEST_RATIO = 200  # of the edges of an image that becomes a grid
+
+
+class UnsupportedSize(ValueError):
+    """The size of an image that the model's processor refuses; the message is for the client."""
 
 
 class Size(NamedTuple):
@@ -25,36 +31,70 @@ class Size(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The sizes of an image on its way: first one, then the other, which is cut into `rows` x `cols` tiles.
+    """The sizes of an image on its way: one after the other, of which the last is cut into `rows` x `cols` tiles of the
+    size `tile`.
 
     An image of a single tile has neither rows nor columns.
     """
 
-    first: Size
-    second: Size
-    rows: int
-    cols: int
+    sizes: tuple[Size, ...]
+    tile: Size
+    rows: int = 0
+    cols: int = 0
 
 
 def lay_out(size: Size, settings: ImageInput, max_pixels: int) -> Layout:
-    """Return the layout of an image of `size`, whose second size has at most `max_pixels`.
-
-    Beyond `max_pixels` the result is the processor's for the largest smaller `longest_edge` that fits. One smaller edge
-    for all images was rejected: an edge that fits a square is needlessly small for a wide image.
-    """
-    if not settings.split:
-        return Layout(_resized(size, settings.longest_edge), Size(settings.tile, settings.tile), 0, 0)
-    layouts = (_split(size, edge, settings.tile) for edge in range(settings.longest_edge, 0, -1))
-    return next(each for each in layouts if each.second.pixels <= max_pixels)
+    """Return the layout of an image of `size`, whose last size has at most `max_pixels`. Raises `UnsupportedSize`."""
+    sizes = settings.sizes
+    return _in_grid(size, sizes) if isinstance(sizes, Grid) else _in_tiles(size, sizes, max_pixels)
 
 
 def most_tiles(settings: ImageInput, max_pixels: int) -> int:
     """Return the maximum number of tiles of an image."""
-    if not settings.split:
+    sizes = settings.sizes
+    if isinstance(sizes, Grid) or not sizes.split:
         return 1
-    edge = _even(min(settings.longest_edge, _LARGEST_EDGE))  # the shorter one is rounded up
-    grid = min(math.ceil(edge / settings.tile) ** 2, max_pixels // settings.tile**2)
+    edge = _even(min(sizes.longest_edge, _LARGEST_EDGE))  # the shorter one is rounded up
+    grid = min(math.ceil(edge / sizes.side) ** 2, max_pixels // sizes.pixels)
     return grid + 1 if grid > 1 else 1
+
+
+def _in_grid(size: Size, sizes: Grid) -> Layout:
+    """Return the layout of an image of whole squares (`smart_resize`). The bounds of its pixels are within the server's
+    limit."""
+    width, height, square = *size, sizes.square
+    ratio = max(size) / min(size)
+    if ratio > _LARGEST_RATIO:
+        raise UnsupportedSize(
+            f"One edge of the image is {ratio:.0f} times as long as the other; the limit is {_LARGEST_RATIO}. Crop the"
+            " image."
+        )
+    high, wide = round(height / square) * square, round(width / square) * square
+    if high * wide > sizes.pixels:
+        beta = math.sqrt((height * width) / sizes.pixels)
+        high, wide = (max(square, math.floor(each / beta / square) * square) for each in (height, width))
+    elif high * wide < sizes.least_pixels:
+        beta = math.sqrt(sizes.least_pixels / (height * width))
+        high, wide = (math.ceil(each * beta / square) * square for each in (height, width))
+    if high * wide > sizes.pixels:
+        raise UnsupportedSize(
+            f"The image has {width} x {height} pixels, of which the model makes {wide} x {high}; the limit is"
+            f" {sizes.pixels} pixels. Send an image whose edges differ less."
+        )
+    return Layout((Size(wide, high),), Size(wide, high))
+
+
+def _in_tiles(size: Size, sizes: Tiles, max_pixels: int) -> Layout:
+    """Return the layout of an image of square tiles.
+
+    Beyond `max_pixels` the result is the processor's for the largest smaller `longest_edge` that fits. One smaller edge
+    for all images was rejected: an edge that fits a square is needlessly small for a wide image.
+    """
+    if not sizes.split:
+        whole = Size(sizes.side, sizes.side)
+        return Layout((_resized(size, sizes.longest_edge), whole), whole)
+    layouts = (_split(size, edge, sizes.side) for edge in range(sizes.longest_edge, 0, -1))
+    return next(each for each in layouts if each.sizes[-1].pixels <= max_pixels)
 
 
 def _split(size: Size, edge: int, tile: int) -> Layout:
@@ -68,7 +108,8 @@ def _split(size: Size, edge: int, tile: int) -> Layout:
         height = _to_tiles(first.height, tile)
         width = _to_tiles(int(height * aspect_ratio), tile)
     rows, cols = height // tile, width // tile
-    return Layout(first, Size(width, height), *((rows, cols) if rows * cols > 1 else (0, 0)))
+    grid = (rows, cols) if rows * cols > 1 else (0, 0)
+    return Layout((first, Size(width, height)), Size(tile, tile), *grid)
 
 
 def _to_tiles(edge: int, tile: int) -> int:

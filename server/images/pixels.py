@@ -8,7 +8,7 @@ import binascii
 import io
 import warnings
 
-from numaserve.server.images.geometry import Layout, Size, lay_out
+from numaserve.server.images.geometry import Layout, Size, UnsupportedSize, lay_out
 from numaserve.server.images.signatures import ALLOWED, name_of
 from numaserve.server.images.types import SMALLER, ImageLimits, ImageProblem, too_many_bytes
 from numaserve.workers.interface.images import ImageInput
@@ -57,7 +57,7 @@ def from_base64(text: bytes) -> bytes:
 
 
 def to_tiles(data: bytes, settings: ImageInput, limits: ImageLimits) -> tuple[Layout, list[bytes]]:
-    """Return the layout of an image and the pixels of its tiles, each uint8 [tile, tile, 3].
+    """Return the layout of an image and the pixels of its tiles, each uint8 [height, width, 3].
 
     An animation is its first frame. Raises `ImageProblem`.
     """
@@ -123,17 +123,20 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 
 
 def _cut(image: Image.Image, settings: ImageInput, max_pixels: int) -> tuple[Layout, list[bytes]]:
-    layout = lay_out(Size(*image.size), settings, max_pixels)
-    resample, tile = Image.Resampling(settings.resample), settings.tile
-    for size in (layout.first, layout.second):
+    try:
+        layout = lay_out(Size(*image.size), settings, max_pixels)
+    except UnsupportedSize as error:
+        raise ImageProblem("invalid_image", str(error)) from None
+    resample, tile = Image.Resampling(settings.resample), layout.tile
+    for size in layout.sizes:
         image = image.resize(size, resample)
     tiles = [
-        image.crop((x, y, x + tile, y + tile)).tobytes()
-        for y in range(0, layout.second.height, tile)
-        for x in range(0, layout.second.width, tile)
+        image.crop((x, y, x + tile.width, y + tile.height)).tobytes()
+        for y in range(0, image.height, tile.height)
+        for x in range(0, image.width, tile.width)
     ]
     if layout.rows:
-        tiles.append(image.resize((tile, tile), resample).tobytes())
+        tiles.append(image.resize(tile, resample).tobytes())
     return layout, tiles
 
 

@@ -1,7 +1,6 @@
 """The process that decodes images until its input ends; `ImageDecoder` starts it and bounds it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from numaserve.workers.interface.images import ImageInput
 
 def _work(config: Mapping[str, Any]) -> Work:
     settings = msgspec.convert(config["settings"], ImageInput)
-    settings_of = {SPLIT: settings, WHOLE: replace(settings, split=False)}
+    settings_of = {SPLIT: settings, WHOLE: settings.low()}
     limits = msgspec.convert(config["limits"], ImageLimits)
 
     def work(piece: bytes) -> bytes:
@@ -22,7 +21,7 @@ def _work(config: Mapping[str, Any]) -> Work:
             layout, tiles = to_tiles(from_base64(piece[1:]), settings_of[piece[:1]], limits)
         except ImageProblem as error:
             return encode(Answer(problem=error.code, message=str(error)), [])
-        return encode(Answer(layout.rows, layout.cols), tiles)
+        return encode(Answer(layout.rows, layout.cols, *layout.tile), tiles)
 
     return work
 

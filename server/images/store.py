@@ -23,7 +23,8 @@ class StoreFull(QueueFull):
 
 
 class ImageStore:
-    """A memfd of `num_tiles` tiles, each uint8 [tile, tile, 3]. For one event loop; tiles may end in any thread.
+    """A memfd of `num_tiles` tiles, each uint8 [height, width, 3] of at most `tile_bytes`. For one event loop; tiles
+    may end in any thread.
 
     The store outlives launches of workers, which map it read-only. A tile is free again when its `Tile` object dies.
 
@@ -86,27 +87,33 @@ class ImageStore:
             del self._held[owner]
         self._free.append(number)
 
-    def _write(self, number: int, pixels: memoryview) -> Tile:
+    def _write(self, number: int, pixels: memoryview, grid: tuple[int, int]) -> Tile:
         digest = sha256(self.settings.digest)
+        digest.update(repr(grid).encode())  # equal pixels of another shape are another image
         digest.update(pixels)
-        tile = Tile(number, digest.digest())
+        tile = Tile(number, digest.digest(), *grid)
         weakref.finalize(tile, self._ended.append, number).atexit = False
+        if len(pixels) > self.settings.tile_bytes:  # they would be those of the next tile too
+            raise ValueError(f"{len(pixels)} bytes of a tile of at most {self.settings.tile_bytes} bytes")
         start = number * self.settings.tile_bytes
-        self._pixels[start : start + self.settings.tile_bytes] = pixels
+        self._pixels[start : start + len(pixels)] = pixels
         return tile
 
 
 class Reservation:
     """Tiles that are set aside for a request. A thread may write while another closes the reservation."""
 
-    def __init__(self, numbers: list[int], write: Callable[[int, memoryview], Tile], unused: deque[int]) -> None:
+    def __init__(
+        self, numbers: list[int], write: Callable[[int, memoryview, tuple[int, int]], Tile], unused: deque[int]
+    ) -> None:
         self._numbers = numbers
         self._write = write
         self._unused = unused
 
-    def write(self, pixels: memoryview) -> Tile:
-        """Store the pixels of a tile, uint8 [tile, tile, 3]. Raises `IndexError` if no tile is left, or once closed."""
-        return self._write(self._numbers.pop(), pixels)
+    def write(self, pixels: memoryview, grid: tuple[int, int]) -> Tile:
+        """Store the pixels of a tile, uint8 [height, width, 3], whose features are `grid` rows and columns. Raises
+        `IndexError` if no tile is left, or once closed."""
+        return self._write(self._numbers.pop(), pixels, grid)
 
     def close(self) -> None:
         """Give back the tiles that are not written."""

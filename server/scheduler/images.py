@@ -15,7 +15,14 @@ class Tile:
     """
 
     number: int  # in the image store
-    digest: bytes  # SHA-256 of the pixels and of the settings that they were made with
+    digest: bytes  # SHA-256 of the pixels, of the grid and of the settings that they were made with
+    rows: int  # of the grid of features
+    cols: int
+
+    @property
+    def features(self) -> int:
+        """The number of feature rows."""
+        return self.rows * self.cols
 
 
 class PlacedTile(NamedTuple):
@@ -24,17 +31,25 @@ class PlacedTile(NamedTuple):
     start: int  # position of the first row
     tile: Tile
 
+    @property
+    def end(self) -> int:
+        """The position after the last row."""
+        return self.start + self.tile.features
 
-def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], rows: int) -> list[Key]:
-    """Return the key of each position of a prompt, whose tiles have `rows` feature rows each.
+
+def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], most: int) -> list[Key]:
+    """Return the key of each position of a prompt, whose tiles have at most `most` feature rows each.
 
     Raises `ValueError` unless the tiles are ascending, apart from each other, and whole inside of the prompt.
     """
     keys: list[Key] = [*tokens]
     end = 0
     for start, tile in images:
-        if rows < 1 or not end <= start <= len(keys) - rows:
-            raise ValueError(f"a tile at position {start} of {len(keys)} does not fit: it takes {rows} from {end} on")
+        rows = tile.features
+        if not 0 < rows <= most or not end <= start <= len(keys) - rows:
+            raise ValueError(
+                f"a tile at position {start} of {len(keys)} does not fit: it takes {rows} from {end} on, at most {most}"
+            )
         end = start + rows
         keys[start:end] = [content_key(tile.digest, row) for row in range(rows)]
     return keys

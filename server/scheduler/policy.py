@@ -81,8 +81,8 @@ class StepBudget:
         """Return whether the features for the position `start` of a prompt are found, or can be made in this step."""
         if self._tower is None or not seq.request.images:
             return True
-        runs, end = self._tower.ahead(seq, start, start + 1)
-        return end > start and not (runs and self._has_prefill and not self._has_time(seq, start))
+        ahead = self._tower.ahead(seq, start, start + 1)
+        return ahead.end > start and not (ahead.runs and self._has_prefill and not self._has_time(seq, start))
 
     def add_parts(self, seq: Sequence, start: int) -> float:
         """Plan parts of the run for the position `start` of a prompt, unless both fit. Return their time in tokens."""
@@ -90,8 +90,8 @@ class StepBudget:
         if tower is None:
             return 0.0
         if not tower.continues(seq, start):
-            runs, end = tower.ahead(seq, start, start + 1)
-            if limit_s is None or not runs or end == start or self._has_time(seq, start):
+            ahead = tower.ahead(seq, start, start + 1)
+            if limit_s is None or not ahead.runs or ahead.end == start or self._has_time(seq, start):
                 return 0.0
         left_s = None
         if limit_s is not None:

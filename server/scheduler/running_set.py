@@ -116,8 +116,7 @@ class RunningSet:
 
     def pass_images(self) -> None:
         """Note which sequences have computed all rows of their images."""
-        rows = self._config.rows_per_tile
-        ends = [(seq, seq.request.images[-1].start + rows) for seq in self.before_images]
+        ends = [(seq, seq.request.images[-1].end) for seq in self.before_images]
         self.before_images = [seq for seq, end in ends if seq.position.next < end]
 
     def suspend(self, seq: Sequence) -> None:

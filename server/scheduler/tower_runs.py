@@ -12,7 +12,8 @@ from numaserve.workers.interface.protocol import PlacedRows, TowerWork
 
 
 class RunCost(NamedTuple):
-    """The cost of a run of the tower."""
+    """The cost of a run of the tower, for a tile with the most features if tiles differ. Other runs cost as much less
+    as they have fewer features: attention makes them cheaper still."""
 
     seconds: float  # infinity before a run was observed
     tokens: float  # of prompts, that take as long; 0 while that is unknown
@@ -24,6 +25,7 @@ class Ahead(NamedTuple):
     """The tiles of the next positions of a sequence."""
 
     runs: list[int]  # the first position of each tile that needs a run, ascending
+    share: float  # of whole runs, of all these
     end: int  # of the positions whose tiles find places
 
 
@@ -55,6 +57,7 @@ class TowerRuns:
         """Return the tiles of a sequence among its positions from `start` to `end`. No other run is possible before the
         last part of the begun one is planned."""
         runs: list[int] = []
+        share = 0.0
         seen: set[FeatureKey] = set()
         available = self._pool.num_available
         for position, tile in self._among(seq, start, end):
@@ -63,11 +66,12 @@ class TowerRuns:
                 continue
             is_found = key in self._pool
             if len(seen) == available or (self._pool.begun is not None and not is_found):
-                return Ahead(runs, max(start, position))
+                return Ahead(runs, share, max(start, position))
             seen.add(key)
             if not is_found:
                 runs.append(max(start, position))
-        return Ahead(runs, end)
+                share += self._size(tile)
+        return Ahead(runs, share, end)
 
     def key(self, seq: Sequence, tile: Tile) -> FeatureKey:
         """Return the key of a tile's features. Other scopes do not find them: no client must learn by the time of an
@@ -78,7 +82,7 @@ class TowerRuns:
         """Return the time of the planned runs, and of those for positions of `seq` from `start` to `end`."""
         share = self.share
         if seq.request.images:
-            share += len(self.ahead(seq, start, end).runs)
+            share += self.ahead(seq, start, end).share
         return self._seconds(share)
 
     def continues(self, seq: Sequence, start: int) -> bool:
@@ -103,20 +107,20 @@ class TowerRuns:
         (None: all), and not fewer than `least`. Return their share of a run."""
         begun, parts = self._pool.begun, self.cost.parts
         first = end = 0 if begun is None else begun.next_part
-        share = 0.0
+        tile = next(self._among(seq, start, start + 1)).tile if begun is None else begun.tile
+        share, size = 0.0, self._size(tile)
         while end < len(parts):
-            fits = seconds is None or (share + parts[end]) * self.cost.seconds <= seconds
+            fits = seconds is None or (share + parts[end] * size) * self.cost.seconds <= seconds
             if not fits and end - first >= least:
                 break
-            share += parts[end]
+            share += parts[end] * size
             end += 1
         if end == first:
             return 0.0
         if begun is None:
-            tile = next(self._among(seq, start, start + 1)).tile
             begun = self._pool.begin(seq, self.key(seq, tile), tile)
         begun.next_part = end
-        self.works.append(TowerWork(begun.tile.number, begun.place, first, end if end < len(parts) else 0))
+        self.works.append(self._work(tile, begun.place, first, end if end < len(parts) else 0))
         self.tiles.append(begun.tile)
         self.share += share
         self.ends[seq] = start + 1
@@ -139,14 +143,21 @@ class TowerRuns:
                     self._pool.count_hit(key)
             else:
                 places[key] = self._pool.take(key)
-                self.works.append(TowerWork(tile.number, places[key]))
+                self.works.append(self._work(tile, places[key]))
                 self.tiles.append(tile)
-                self.share += 1
-            first, last = max(start, position), min(end, position + self._rows)
+                self.share += self._size(tile)
+            first, last = max(start, position), min(end, position + tile.features)
             row = places[key] * self._rows + first - position
             self.placed.append(PlacedRows(index, first, last - first, row))
         self.places += places.values()
         return (self.share - before) * self.cost.tokens
+
+    def _work(self, tile: Tile, place: int, begin: int = 0, end: int = 0) -> TowerWork:
+        return TowerWork(tile.number, place, begin, end, tile.rows, tile.cols)
+
+    def _size(self, tile: Tile) -> float:
+        """Return the size of a tile as a share of the largest one."""
+        return tile.features / self._rows
 
     def _seconds(self, share: float) -> float:
         return share * self.cost.seconds if share else 0.0  # which may be infinite
@@ -154,11 +165,11 @@ class TowerRuns:
     def _among(self, seq: Sequence, start: int, end: int) -> Iterator[PlacedTile]:
         """Yield the tiles that have rows at positions from `start` to `end`."""
         images = seq.request.images
-        for index in range(bisect_right(images, start - self._rows, key=_start), len(images)):
+        for index in range(bisect_right(images, start, key=_end), len(images)):
             if images[index].start >= end:
                 break
             yield images[index]
 
 
-def _start(placed: PlacedTile) -> int:
-    return placed.start
+def _end(placed: PlacedTile) -> int:
+    return placed.end

@@ -5,7 +5,7 @@ import math
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.generation.vision import Vision, placeholder_of
 from numaserve.server.images.decoder import ImageDecoder
-from numaserve.server.images.expansion import IDEFICS3
+from numaserve.server.images.expansion import expansion_of
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
@@ -42,10 +42,11 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
     Raises `OperatorError` if a tile or the largest request does not fit, and `OSError` if the kernel refuses the
     memory.
     """
-    if config.max_image_pixels < settings.tile**2:
+    smallest = settings.sizes.smallest
+    if config.max_image_pixels < smallest:
         raise OperatorError(
-            f"max_image_pixels is {config.max_image_pixels}, and a tile of the model has {settings.tile} x "
-            f"{settings.tile} pixels: set it to at least {settings.tile**2}"
+            f"max_image_pixels is {config.max_image_pixels}, and the smallest image of the model has {smallest} pixels:"
+            f" set it to at least {smallest}"
         )
     each = most_tiles(settings, config.max_image_pixels)
     tiles = store_tiles(config, settings)
@@ -64,8 +65,8 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
 def check_special_tokens(settings: ImageInput, tokenizer: TokenizerProtocol) -> None:
     """Raise `TokenizerError` unless the tokenizer has the special tokens of images."""
     placeholder_of(settings, tokenizer)
-    edge = IDEFICS3.edge
-    if len(tokenizer.encode(edge, add_special_tokens=False)) != 1:
+    edge = expansion_of(settings).edge
+    if edge and len(tokenizer.encode(edge, add_special_tokens=False)) != 1:
         raise TokenizerError(
             f"the tokenizer has no special token {edge}, which stands around images; download the tokenizer's files "
             "again"
@@ -75,4 +76,5 @@ def check_special_tokens(settings: ImageInput, tokenizer: TokenizerProtocol) -> 
 def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol, metrics: Metrics) -> Vision:
     """Return the image input of the API. Raises `TokenizerError` for a tokenizer without the placeholder."""
     placeholder = placeholder_of(store.settings, tokenizer)
-    return Vision(store.settings, placeholder, ImageDecoder(store, image_limits(config), metrics))
+    decoder = ImageDecoder(store, image_limits(config), metrics)
+    return Vision(store.settings, placeholder, decoder, expansion_of(store.settings))

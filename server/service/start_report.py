@@ -98,8 +98,8 @@ def _image_rows(checked: Checked) -> list[tuple[str, str]]:
     return [
         (
             "images",
-            f"at most {config.max_images} in a request, each of up to {_count(largest, 'tile')} of {images.tile} x"
-            f" {images.tile} pixels and {images.rows_per_tile} tokens",
+            f"at most {config.max_images} in a request, each of up to {_count(largest, 'tile')} of"
+            f" {images.sizes.shape} and {images.rows_per_tile} tokens",
         ),
         (
             "image store",
@@ -187,8 +187,7 @@ def _image_fields(checked: Checked, images: ImageInput) -> dict[str, object]:
     return {
         "max_images": config.max_images,
         "max_tiles": most_tiles(images, config.max_image_pixels),
-        "tile": images.tile,
-        "tile_tokens": images.rows_per_tile,
+        **images.sizes.described,
         "store_tiles": store_tiles(config, images),
         "feature_tiles": checked.deployment.capacity.feature_tiles,
         "tower_bytes": of_ranks.tower,

@@ -15,7 +15,7 @@ from numaserve.server.images.types import ImageLimits, ImageProblem, Picture
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.images import Tile
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -34,7 +34,7 @@ CHAT, RESPONSES, MESSAGES, OLLAMA, GENERATE = (
 LEFT_OUT = "X-Numaserve-Images-Left-Out"
 NOT_SHOWN = "[An image, which this server does not show to the model."
 EXPANSION = Expansion("|", "whole", "{}{}")
-SETTINGS = ImageInput(8, 16, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, ROWS, IMAGE)
+SETTINGS = ImageInput(Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, IMAGE)
 LIMITS = ImageLimits(MOST, 2**20, 2**20, 2**20)
 DAMAGED = "The image is damaged. Send an intact file."
 
@@ -76,7 +76,7 @@ def _found(text: str, *, split: bool) -> Picture | ImageProblem:
     if text == BAD:
         return ImageProblem("invalid_image", DAMAGED)
     rows, cols, count = (1, 2, 3) if text == WIDE and split else (0, 0, 1)
-    return Picture(rows, cols, tuple(Tile(number, text.encode()) for number in range(count)))
+    return Picture(rows, cols, tuple(Tile(number, text.encode(), 1, ROWS) for number in range(count)))
 
 
 class SeeingTokenizer(ByteTokenizer):

@@ -64,7 +64,7 @@ def config(rows: int, **changes: object) -> SchedulerConfig:
 
 def requests_of(rows: int) -> list[Request]:
     rng = np.random.default_rng(0)
-    tiles = [Tile(number, sha256(bytes([number])).digest()) for number in range(TILES)]
+    tiles = [Tile(number, sha256(bytes([number])).digest(), 1, rows) for number in range(TILES)]
     requests: list[Request] = []
     for index, parts in enumerate(PROMPTS):
         prompt: list[int] = []

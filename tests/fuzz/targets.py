@@ -167,7 +167,7 @@ def _image(data: bytes) -> None:
     with suppress(ImageProblem):
         layout, tiles = to_tiles(data, SETTINGS, _IMAGE_LIMITS)
         assert [len(tile) for tile in tiles] == [SETTINGS.tile_bytes] * (layout.rows * layout.cols + 1)
-        assert layout.second.pixels <= _IMAGE_LIMITS.pixels
+        assert layout.sizes[-1].pixels <= _IMAGE_LIMITS.pixels
 
 
 TARGETS: Mapping[str, Target] = {

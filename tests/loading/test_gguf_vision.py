@@ -82,7 +82,7 @@ def test_the_tower_that_is_named_after_the_model_is_chosen(tmp_path: Path) -> No
     (tmp_path / "mmproj-a.gguf").rename(tmp_path / "mmproj-model-Q8_0.gguf")
     images = load_model_config(path).images
     assert images is not None
-    assert images.longest_edge == 88
+    assert images.sizes.longest_edge == 88
 
 
 def test_a_named_tower_lies_anywhere_and_comes_before_those_next_to_the_model(tmp_path: Path, team: Team) -> None:
@@ -129,7 +129,7 @@ def test_a_named_tower_must_exist_and_the_model_must_be_a_gguf_file(tmp_path: Pa
 def test_older_files_have_the_edge_of_published_models(tmp_path: Path) -> None:
     images = load_model_config(save("smolvlm", tmp_path, clip__vision__preproc_image_size=None)).images
     assert images is not None
-    assert images.longest_edge == 4 * 88
+    assert images.sizes.longest_edge == 4 * 88
 
 
 def test_a_model_of_text_alone_needs_no_tensor_of_the_tower(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.images import Tiles
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.parameters import MatrixParameter
-from numaserve.workers.layers.vision import Tower
+from numaserve.workers.layers.vision import TileTower
 from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
@@ -114,8 +115,8 @@ def matrices(layer: Layer) -> list[MatrixParameter]:
     return [each for each in layer.parameters() if isinstance(each, MatrixParameter)]
 
 
-def tower_of(config: ModelConfig) -> Tower:
-    assert config.decoder.tower is not None
+def tower_of(config: ModelConfig) -> TileTower:
+    assert isinstance(config.decoder.tower, TileTower)
     return config.decoder.tower
 
 
@@ -136,8 +137,8 @@ def test_a_published_configuration_has_the_sizes_of_the_model(
     assert tower.blocks[0].attention.queries.count == heads  # type: ignore[attr-defined]
     assert tower.features == features
     assert images is not None
-    assert (images.tile, images.rows_per_tile, images.token) == (tower.tile, features, token)
-    assert images.longest_edge == 4 * tower.tile
+    assert images.sizes == Tiles(tower.tile, 4 * tower.tile, True, features)
+    assert images.token == token
     assert not config.bidirectional
     assert config.notes == ()
     assert config.prefixes == ("model.text_model.",)
@@ -229,7 +230,7 @@ def test_settings_within_the_whole_processor_are_read_first(tmp_path: Path) -> N
     (folder / "processor_config.json").write_text(json.dumps(nested))
     images = load_model_config(folder).images
     assert images is not None
-    assert images.longest_edge == 1024
+    assert images.sizes.longest_edge == 1024
 
 
 def test_settings_that_are_left_out_have_transformers_defaults(tmp_path: Path) -> None:
@@ -239,9 +240,9 @@ def test_settings_that_are_left_out_have_transformers_defaults(tmp_path: Path) -
     values = PUBLISHED["Idefics3-8B"]
     images = load_model_config(write(tmp_path, values, {})).images
     assert images is not None
-    assert images.tile == processor.max_image_size["longest_edge"]
-    assert images.longest_edge == processor.size["longest_edge"]
-    assert images.split == processor.do_image_splitting
+    assert images.sizes.side == processor.max_image_size["longest_edge"]
+    assert images.sizes.longest_edge == processor.size["longest_edge"]
+    assert images.sizes.split == processor.do_image_splitting
     assert images.resample == processor.resample
     assert images.rescale == processor.rescale_factor
     assert list(images.mean) == list(processor.image_mean)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
@@ -22,7 +22,7 @@ from numaserve.workers.program.setup import ProgramSetup, Ranks
 from tests.support import checkpoints, vision
 from tests.support.machines import OPTIONS, machine
 
-PLAIN = ImageInput(512, 2048, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, rows_per_tile=64, token=7)
+PLAIN = ImageInput(Tiles(512, 2048, True, 64), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, token=7)
 
 
 @pytest.fixture(scope="module", params=vision.CASES)
@@ -34,10 +34,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize(
     ("images", "tiles"),
     [
-        (replace(PLAIN, longest_edge=6 * 512), 2 * (6 * 6 + 1)),
-        (replace(PLAIN, longest_edge=6 * 512 + 1), 2 * (7 * 7 + 1)),
+        (replace(PLAIN, sizes=Tiles(512, 6 * 512, True, 64)), 2 * (6 * 6 + 1)),
+        (replace(PLAIN, sizes=Tiles(512, 6 * 512 + 1, True, 64)), 2 * (7 * 7 + 1)),
         (PLAIN, 64),
-        (replace(PLAIN, split=False), 64),
+        (PLAIN.low(), 64),
     ],
 )
 def test_features_of_two_of_the_largest_images_are_held(images: ImageInput, tiles: int, model: ModelConfig) -> None:

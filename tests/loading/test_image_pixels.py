@@ -13,7 +13,7 @@ import pytest
 from numaserve.server.images.geometry import Layout, Size, lay_out, most_tiles
 from numaserve.server.images.pixels import to_tiles
 from numaserve.server.images.types import ImageLimits
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from PIL import Image, ImageOps
 
 from tests.support.image_files import SETTINGS, files, in_file, pattern
@@ -31,10 +31,12 @@ def processors() -> list[type[Any]]:
 
 
 def processor(kind: type[Any], settings: ImageInput) -> Any:
+    sizes = settings.sizes
+    assert isinstance(sizes, Tiles)
     return kind(
-        size={"longest_edge": settings.longest_edge},
-        max_image_size={"longest_edge": settings.tile},
-        do_image_splitting=settings.split,
+        size={"longest_edge": sizes.longest_edge},
+        max_image_size={"longest_edge": sizes.side},
+        do_image_splitting=sizes.split,
         resample=settings.resample,
         rescale_factor=settings.rescale,
         image_mean=list(settings.mean),
@@ -45,7 +47,7 @@ def processor(kind: type[Any], settings: ImageInput) -> Any:
 
 def check(data: bytes, settings: ImageInput, kinds: list[type[Any]]) -> None:
     layout, tiles = to_tiles(data, settings, LIMITS)
-    pixels = np.stack([np.frombuffer(tile, np.uint8).reshape(settings.tile, settings.tile, 3) for tile in tiles])
+    pixels = np.stack([np.frombuffer(tile, np.uint8).reshape(*layout.tile[::-1], 3) for tile in tiles])
     found = settings.table()[np.arange(3), pixels]
     with Image.open(io.BytesIO(data)) as image:
         upright = ImageOps.exif_transpose(image)
@@ -65,14 +67,16 @@ def test_every_format_and_mode_has_the_pixels_of_transformers(name: str) -> None
 @pytest.mark.parametrize("resample", [0, 1, 2, 3])
 def test_every_shape_and_filter_has_the_pixels_of_transformers(split: bool, resample: int) -> None:
     sizes = [(1, 1), (1, 700), (700, 1), (64, 64), (65, 64), (63, 200), (300, 257), (256, 144), (31, 999), (1200, 800)]
-    settings = replace(SETTINGS, split=split, resample=resample, mean=(0.48, 0.45, 0.4), std=(0.22, 0.23, 0.3))
+    settings = replace(
+        SETTINGS if split else SETTINGS.low(), resample=resample, mean=(0.48, 0.45, 0.4), std=(0.22, 0.23, 0.3)
+    )
     for width, height in sizes:
         check(in_file(pattern(width, height)), settings, processors())
 
 
 def test_a_tile_of_the_published_size_has_the_pixels_of_transformers() -> None:
     for tile, longest_edge in PUBLISHED[:2]:
-        check(in_file(pattern(1280, 720)), replace(SETTINGS, tile=tile, longest_edge=longest_edge), processors())
+        check(in_file(pattern(1280, 720)), of_sizes(tile, longest_edge), processors())
 
 
 @cache
@@ -95,9 +99,14 @@ def layout_of(kind: type[Any]) -> Callable[..., Layout]:
         first = own.resize(np.broadcast_to(np.uint8(0), (3, height, width)), SizeDict(longest_edge=edge))
         second = own.resize_for_vision_encoder(first, tile)
         _, rows, cols = own.split_images(second, {"longest_edge": tile})
-        return Layout(*(Size(image.shape[2], image.shape[1]) for image in (first, second)), rows, cols)
+        sizes = tuple(Size(image.shape[2], image.shape[1]) for image in (first, second))
+        return Layout(sizes, Size(tile, tile), rows, cols)
 
     return layout
+
+
+def of_sizes(tile: int, edge: int) -> ImageInput:
+    return replace(SETTINGS, sizes=Tiles(tile, edge, True, 4))
 
 
 def drawn_sizes(count: int) -> list[tuple[int, int]]:
@@ -108,29 +117,29 @@ def drawn_sizes(count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(("tile", "edge"), PUBLISHED)
 def test_sizes_rows_and_columns_are_those_of_transformers(tile: int, edge: int) -> None:
-    settings = replace(SETTINGS, tile=tile, longest_edge=edge)
+    settings = of_sizes(tile, edge)
     layout_there = layout_of(processors()[0])
     for width, height in drawn_sizes(1000):
         layout = lay_out(Size(width, height), settings, 1 << 30)
         expected = layout_there(width, height, edge, tile)
-        assert 0 in expected.second or layout == expected, (width, height)
+        assert 0 in expected.sizes[-1] or layout == expected, (width, height)
         assert layout.rows * layout.cols + 1 <= most_tiles(settings, 1 << 30)
 
 
 @pytest.mark.parametrize(("edge", "tiles"), [(128, 5), (127, 5), (129, 10), (63, 1), (64, 1), (4096, 64 * 64 + 1)])
 def test_the_maximum_of_tiles_is_that_of_a_square(edge: int, tiles: int) -> None:
-    settings = replace(SETTINGS, tile=64, longest_edge=edge)
+    settings = of_sizes(64, edge)
     layout = lay_out(Size(1000, 1000), settings, 1 << 30)
     assert most_tiles(settings, 1 << 30) == tiles == layout.rows * layout.cols + 1
 
 
 def test_a_limit_of_pixels_gives_the_sizes_of_the_largest_edge_that_fits() -> None:
-    settings = replace(SETTINGS, tile=64, longest_edge=300)
+    settings = of_sizes(64, 300)
     layout_there = layout_of(processors()[0])
     for width, height in [(14, 55), *drawn_sizes(14)]:
         for limit in (64 * 64, 4 * 64 * 64, 7 * 64 * 64, 10**9):
             layout = lay_out(Size(width, height), settings, limit)
             every = (layout_there(width, height, edge, 64) for edge in range(300, 1, -1))
-            expected = next(each for each in every if each.second.pixels <= limit)
-            assert 0 in expected.second or layout == expected, (width, height, limit)
+            expected = next(each for each in every if each.sizes[-1].pixels <= limit)
+            assert 0 in expected.sizes[-1] or layout == expected, (width, height, limit)
             assert layout.rows * layout.cols + 1 <= most_tiles(settings, limit)

@@ -17,7 +17,7 @@ from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from transformers import PreTrainedTokenizerFast
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.smolvlm import processing_smolvlm
@@ -102,7 +102,9 @@ class Decoder:
 
     async def decode(self, encoded: Sequence[str], *_: object, whole: frozenset[int]) -> list[Picture]:
         grids = [tuple(map(int, text.split("+"))) for text in encoded]
-        return [Picture(rows, cols, tuple(Tile(at, b"") for at in range(rows * cols + 1))) for rows, cols in grids]
+        return [
+            Picture(rows, cols, tuple(Tile(at, b"", 1, ROWS) for at in range(rows * cols + 1))) for rows, cols in grids
+        ]
 
 
 def backend() -> tokenizers.Tokenizer:
@@ -117,7 +119,9 @@ def context_of(template: str) -> ApiContext:
     tokenizer = Tokenizer(
         made, eos_token_ids=frozenset(), bos_token_id=None, eos_token_id=None, chat_template=chat_template
     )
-    settings = ImageInput(8, 16, True, 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, ROWS, made.token_to_id(PLACEHOLDER))
+    settings = ImageInput(
+        Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, made.token_to_id(PLACEHOLDER)
+    )
     vision = Vision(settings, placeholder_of(settings, tokenizer), cast(ImageDecoder, Decoder()))
     return replace(make_context(FakeEngine(), context_length=8192), tokenizer=tokenizer, vision=vision)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numaserve.workers.interface.images import Channels
+from numaserve.workers.interface.images import Channels, Tiles
 
 from tests.support.image_files import HALF, SETTINGS
 
@@ -27,7 +27,7 @@ def test_a_byte_has_the_value_that_transformers_computes(rescale: float, mean: C
 
 
 def test_the_digest_covers_every_setting() -> None:
-    changed = {"tile": 384, "split": False, "resample": 3, "rescale": 1 / 256, "mean": IMAGENET_MEAN, "token": 7}
+    changed = {"sizes": Tiles(64, 384, False, 4), "resample": 3, "rescale": 1 / 256, "mean": IMAGENET_MEAN, "token": 7}
     digests = {replace(SETTINGS, **{name: value}).digest for name, value in changed.items()}
     assert len({SETTINGS.digest, *digests}) == 1 + len(changed)
     assert replace(SETTINGS).digest == SETTINGS.digest

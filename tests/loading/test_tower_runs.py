@@ -11,8 +11,11 @@ import torch
 from driven_programs import RandomWeights, both, widened
 from msgspec import structs
 from numaserve.kernels import Team
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from numaserve.workers.interface.protocol import Launch, TowerWork
+from numaserve.workers.layers.norm import LayerNorm
+from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.layers.vision import FEATURES, Connector, PatchEmbedding, TileTower
 from numaserve.workers.process.tower import TowerRunner, map_pixels
 from numaserve.workers.program.cost import StepWork, merged_terms
 from numaserve.workers.program.parts import parts_of
@@ -26,7 +29,12 @@ LAUNCH = Launch(0, 1, "m", [[0]], [0], [1], capacity(), -1, 0, 5.0)
 
 def images(tile: int = SIDE * PATCH) -> ImageInput:
     mean, std = (0.5, 0.4, 0.3), (0.5, 0.6, 0.7)
-    return ImageInput(tile, 4 * tile, True, 1, True, 1 / 255, mean, std, rows_per_tile=ROWS, token=7)
+    return ImageInput(Tiles(tile, 4 * tile, True, ROWS), 1, True, 1 / 255, mean, std, token=7)
+
+
+def layers(tile: int) -> TileTower:
+    embedding = PatchEmbedding("", PATCH, Table("position", "", SIDE * SIDE, HIDDEN, ""))
+    return TileTower((), 2, tile, embedding, LayerNorm("", HIDDEN, 1e-6), Connector("", 4 * HIDDEN, HIDDEN))
 
 
 def tiles(tile: int = SIDE * PATCH) -> np.ndarray:
@@ -43,7 +51,9 @@ def runners(team: Team, tile: int = SIDE * PATCH) -> Iterator[tuple[TowerRunner,
             program=program, outside=outside, limits=limits, terms=merged_terms(b.costs()), parts=parts, shares=shares
         )
         pool = np.full((PLACES * ROWS, HIDDEN), 0x7FC0, np.uint16)
-        yield TowerRunner(of_rank, SIDE, images(tile), pool, tiles(tile)), pool, outside
+        of_tower = layers(tile)
+        pixels = tiles(tile).reshape(len(tiles(tile)), -1)
+        yield TowerRunner(of_rank, of_tower, images(tile), [(FEATURES, pool)], pixels), pool, outside
 
 
 @pytest.mark.parametrize("tile", [64, 71])
@@ -139,9 +149,9 @@ def test_pixels_are_those_that_the_front_end_writes_and_cannot_be_written_here()
         os.pwrite(fd, written.tobytes(), 0)
     finally:
         os.close(fd)
-    np.testing.assert_array_equal(pixels, written)
+    np.testing.assert_array_equal(pixels, written.reshape(len(written), -1))
     assert not pixels.flags.writeable
 
 
 def test_without_an_image_store_there_are_no_tiles() -> None:
-    assert map_pixels(LAUNCH, images()).shape == (0, 64, 64, 3)
+    assert map_pixels(LAUNCH, images()).shape == (0, 64 * 64 * 3)

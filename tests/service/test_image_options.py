@@ -11,7 +11,7 @@ from numaserve.server.images.expansion import IDEFICS3
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.service.images import check_special_tokens, create_image_store, image_limits
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.image_files import SETTINGS
@@ -21,7 +21,7 @@ PUBLISHED = [(512, 2048), (384, 1536), (364, 1456), (364, 1820)]
 
 
 def published(tile: int, longest_edge: int) -> ImageInput:
-    return replace(SETTINGS, tile=tile, longest_edge=longest_edge)
+    return replace(SETTINGS, sizes=Tiles(tile, longest_edge, True, 64))
 
 
 @pytest.mark.parametrize(("tile", "longest_edge"), PUBLISHED)
@@ -41,7 +41,8 @@ def test_the_defaults_hold_three_of_the_largest_requests(tile: int, longest_edge
     [
         (
             {"max_image_pixels": 262143},
-            "max_image_pixels is 262143, and a tile of the model has 512 x 512 pixels: set it to at least 262144",
+            "max_image_pixels is 262143, and the smallest image of the model has 262144 pixels: "
+            "set it to at least 262144",
         ),
         (
             {"image_memory_gib": 0.5},
@@ -58,7 +59,7 @@ def test_what_does_not_fit_is_the_operators_to_change(options: dict[str, Any], m
 def test_the_advised_memory_is_enough() -> None:
     config = load_config({"model": "demo", "image_memory_gib": 0.71})
     create_image_store(config, published(512, 2048)).close()
-    whole = replace(published(512, 2048), split=False)
+    whole = published(512, 2048).low()
     create_image_store(load_config({"model": "demo", "image_memory_gib": 0.15}), whole).close()
 
 

@@ -198,7 +198,9 @@ class Client:
         wanted = truth.wanted
         store = self._world.images
         images = [
-            PlacedTile(each.start, store.write(truth.tiles[each.start], bytes([each.picture]) * 32, wanted.seed))
+            PlacedTile(
+                each.start, store.write(truth.tiles[each.start], bytes([each.picture]) * 32, wanted.seed, each.rows)
+            )
             for each in wanted.tiles
         ]
         sampling = SamplingParams(

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from PIL import Image
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -17,15 +17,12 @@ _ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), 
 HALF = (0.5, 0.5, 0.5)
 # As in the published SmolVLM-500M, but with small tiles.
 SETTINGS = ImageInput(
-    tile=64,
-    longest_edge=256,
-    split=True,
+    sizes=Tiles(side=64, longest_edge=256, split=True, rows=4),
     resample=1,
     do_resize=True,
     rescale=1 / 255,
     mean=HALF,
     std=HALF,
-    rows_per_tile=4,
     token=9,
 )
 

@@ -136,9 +136,9 @@ def _check_features(scheduler: Scheduler) -> None:
     _require(pool._keys.items() >= {(place, key) for key, place in pool._places.items()}, "a place has another key")
     _require(pool._evictable.keys() <= {*pool._places.values()}, "features are lost")
     _require({*pool._places.values()} <= pool._evictable.keys() | pool._locks, "features are at a free place")
-    before, rows = scheduler.running_set.before_images, scheduler.config.rows_per_tile
+    before = scheduler.running_set.before_images
     with_images = {seq for seq in scheduler.running if seq.request.images}
-    ahead = {seq for seq in with_images if seq.position.next < seq.request.images[-1].start + rows}
+    ahead = {seq for seq in with_images if seq.position.next < seq.request.images[-1].end}
     _require(len({*before}) == len(before) and ahead <= {*before} <= with_images, "images to come are miscounted")
 
 

@@ -21,11 +21,11 @@ class SimulatedImageStore:
         self.owners: dict[int, int] = {}
         self._free: list[int] = []
 
-    def write(self, content: Hashable, digest: bytes, owner: int) -> Tile:
-        """Return a new tile."""
+    def write(self, content: Hashable, digest: bytes, owner: int, rows: int) -> Tile:
+        """Return a new tile with this number of feature rows."""
         number = self._free.pop() if self._free else len(self.contents)
         self.contents[number], self.owners[number] = content, owner
-        tile = Tile(number, digest)
+        tile = Tile(number, digest, 1, rows)
         weakref.finalize(tile, self._gone, number)
         return tile
 

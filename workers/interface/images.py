@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from math import isqrt
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,29 +17,141 @@ if TYPE_CHECKING:
 Channels = tuple[float, float, float]  # red, green, blue
 
 
+class Tiles(msgspec.Struct, frozen=True, tag="tiles"):
+    """The sizes of images that become square tiles of one size, and the whole image as one of these."""
+
+    side: int  # pixels
+    longest_edge: int  # of the whole image before it is split
+    split: bool  # whether an image is split into tiles
+    rows: int  # of features of a tile
+
+    @property
+    def pixels(self) -> int:
+        """The pixels of a tile."""
+        return self.side**2
+
+    @property
+    def smallest(self) -> int:
+        """The pixels of the smallest image."""
+        return self.pixels
+
+    @property
+    def least_rows(self) -> int:
+        """The rows of features of the smallest image."""
+        return self.rows
+
+    def grid(self, width: int, height: int) -> tuple[int, int]:
+        """Return the rows and columns of the grid of features of a tile of this size. Raises `ValueError` for a size
+        that no tile has."""
+        if width != self.side or height != self.side:
+            raise ValueError(f"a tile has {self.side} x {self.side} pixels, not {width} x {height}")
+        return isqrt(self.rows), isqrt(self.rows)
+
+    @property
+    def shape(self) -> str:
+        """The shape of a tile, for the operator."""
+        return f"{self.side} x {self.side} pixels"
+
+    @property
+    def described(self) -> dict[str, int]:
+        """The sizes for the operator, by name."""
+        return {"tile": self.side, "tile_tokens": self.rows}
+
+    def low(self) -> Tiles:
+        """The sizes of images whose details do not matter."""
+        return msgspec.structs.replace(self, split=False)
+
+    def within(self, pixels: int) -> Tiles:
+        """The sizes where an image has at most as many pixels: those of a tile do not change."""
+        return self
+
+
+class Grid(msgspec.Struct, frozen=True, tag="grid"):
+    """The sizes of images that are one tile each, of any number of rows and columns of squares. A square becomes a row
+    of features."""
+
+    square: int  # pixels of a side
+    least_pixels: int
+    pixels: int  # the most of a tile
+
+    @property
+    def rows(self) -> int:
+        """The rows of features of the largest tile."""
+        return self.pixels // self.square**2
+
+    @property
+    def smallest(self) -> int:
+        """The pixels of the smallest image."""
+        return max(self.least_pixels, self.square**2)
+
+    @property
+    def least_rows(self) -> int:
+        """The rows of features of the smallest image."""
+        return self.smallest // self.square**2
+
+    def grid(self, width: int, height: int) -> tuple[int, int]:
+        """Return the rows and columns of the grid of features of a tile of this size. Raises `ValueError` for a size
+        that no tile has."""
+        columns, more = divmod(width, self.square)
+        rows, rest = divmod(height, self.square)
+        if more or rest or not 0 < rows * columns <= self.rows:
+            raise ValueError(
+                f"a tile has up to {self.rows} squares of {self.square} pixels, not {width} x {height} pixels"
+            )
+        return rows, columns
+
+    @property
+    def shape(self) -> str:
+        """The shape of a tile, for the operator."""
+        return f"up to {self.pixels} pixels"
+
+    @property
+    def described(self) -> dict[str, int]:
+        """The sizes for the operator, by name."""
+        return {"square": self.square, "max_tokens": self.rows}
+
+    def low(self) -> Grid:
+        """The sizes of images whose details do not matter."""
+        return msgspec.structs.replace(self, pixels=self.smallest)
+
+    def within(self, pixels: int) -> Grid:
+        """The sizes where an image has at most as many pixels."""
+        return msgspec.structs.replace(self, pixels=min(self.pixels, pixels))
+
+
 @dataclass(frozen=True)
 class ImageInput:
     """The settings of an image processor, and the rows of features that a tile becomes.
 
-    An image becomes tiles of `tile` x `tile` pixels, uint8 [tile, tile, 3], RGB. A tile has `rows_per_tile` rows of
-    features, which take the places of as many tokens `token` of the prompt.
+    An image becomes tiles, uint8 [height, width, 3], RGB. The rows of features of a tile take the places of as many
+    tokens `token` of the prompt.
     """
 
-    tile: int  # pixels of a side
-    longest_edge: int  # of the whole image before it is split
-    split: bool  # whether an image is split into tiles
+    sizes: Tiles | Grid
     resample: int  # Pillow's number of the filter
     do_resize: bool
     rescale: float  # the factor of a byte
     mean: Channels
     std: Channels
-    rows_per_tile: int
     token: int  # the id of the placeholder
 
     @property
+    def rows_per_tile(self) -> int:
+        """The rows of features of a tile, the most if tiles differ."""
+        return self.sizes.rows
+
+    @property
     def tile_bytes(self) -> int:
-        """Memory of the pixels of a tile."""
-        return self.tile * self.tile * len(self.mean)
+        """Memory of the pixels of a tile, the most if tiles differ."""
+        return self.sizes.pixels * len(self.mean)
+
+    def low(self) -> ImageInput:
+        """The settings for images whose details do not matter."""
+        return replace(self, sizes=self.sizes.low())
+
+    def within(self, pixels: int) -> ImageInput:
+        """The settings where an image has at most as many pixels, after it is resized."""
+        return replace(self, sizes=self.sizes.within(pixels))
 
     def table(self) -> npt.NDArray[np.float32]:
         """Return the value of each byte of each channel, fp32 [3, 256].

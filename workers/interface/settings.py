@@ -103,13 +103,14 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Option("Largest rank of a LoRA adapter. Memory for adapters is proportional to it.", at_least=1, packed=False),
     ] = 16
 
+    max_image_pixels: int = 1 << 20  # of an image after it is resized; the server's limit
     pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens
     mtp: bool = False  # loaded with the predictor layer (token after the next), where the checkpoint has one
 
     def of_weights(self) -> ModelSettings:
         """Return these settings with the default of every field that does not affect the packed weights."""
         unseen = {each.name: each.default for each in _options(ModelSettings).values() if not each.option.packed}
-        return msgspec.structs.replace(self, **unseen)
+        return msgspec.structs.replace(self, **unseen, max_image_pixels=ModelSettings().max_image_pixels)
 
 
 class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.layer_inputs import LayerInputs
 from numaserve.workers.layers.masked_head import MaskedHead
+from numaserve.workers.layers.mixers.rotation import rotate_by_axes
 from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.predictor import HIDDEN_STATES, Predictor
@@ -63,12 +64,15 @@ class Decoder(Layer):
         residual = self.embedding.forward(b, part)
         if self.tower is not None:
             b.place_rows(FEATURES, residual, self.tower.features)
+        rotate_by_axes(b, part, self.blocks)
         inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
         for layer, (block, place) in enumerate(zip(self.blocks, self.layer_caches(part).places, strict=True)):
             block.attend(b, part, residual, place)
             if layer == self.narrows_in:
                 residual, inputs = b.narrow(residual, inputs)
             block.complete(b, part, residual, inputs)
+            if self.tower is not None and layer < len(self.tower.deep):
+                b.place_rows(self.tower.deep[layer], residual, self.tower.features, add=True)
         if self.masked_head is not None:
             b.answer(self.masked_head.forward(b, part, self.norm.forward(b, part, residual)))
         elif self.head is None:
@@ -93,7 +97,8 @@ class Decoder(Layer):
         None where other rows are read after the layers."""
         if self.head is None or self.predictor is not None:
             return None
-        return max(layer for layer, block in enumerate(self.blocks) if block.attention.keeps_tokens)
+        last = max(layer for layer, block in enumerate(self.blocks) if block.attention.keeps_tokens)
+        return None if self.tower is not None and last < len(self.tower.deep) else last
 
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, whose results are gone when the next begins, and of other layers."""

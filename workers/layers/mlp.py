@@ -124,6 +124,7 @@ class PlainMlp(_HiddenColumns):
     """activation(up(x)) through down: an MLP without a gate."""
 
     activation: Activation = "relu2"
+    inputs: int = 0  # columns of x; 0: as many as of the result
 
     @cached_property
     def up(self) -> MatrixParameter:
@@ -150,7 +151,7 @@ class PlainMlp(_HiddenColumns):
 
     @cached_property
     def _up(self) -> Part:
-        return up_part(self.at, self.names, self.gguf, self.columns, self.hidden)
+        return up_part(self.at, self.names, self.gguf, self.columns, self.inputs or self.hidden)
 
 
 def up_part(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> Part:

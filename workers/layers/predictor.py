@@ -13,6 +13,7 @@ from numaserve.workers.layers.block import Block, rank_shape
 from numaserve.workers.layers.caches import Cache, HiddenStates, numbered
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.mixers.rotation import rotate_by_axes
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.layers.parameters import MatrixParameter, Parameter, Source, Split, whole
 
@@ -88,6 +89,7 @@ class Predictor(Layer):
         )
         mine = b.columns(beside, part.along(self.joined))
         residual = b.summed(b.linear_partial(mine, part.matrix(self.projection)))
+        rotate_by_axes(b, part, [self.block])
         self.block.forward(b, part, residual, numbered(self.keeps, part).places[0])
         x = self.norm.forward(b, part, residual)
         self.head.forward(b, part, x)

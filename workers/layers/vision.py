@@ -1,11 +1,13 @@
 """The tower of a model that sees: makes features of tiles of images, with a Program of its own.
 
 A tile is a sequence of patches, which see each other. The Program is given the pixels of the patches and keeps the
-features, which take the places of tokens' embeddings in the decoder.
+features, which take the places of tokens' embeddings in the decoder. Tiles of one size are here; see `grid_tower` for
+those of any size.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,35 +118,42 @@ class Connector(Layer):
 
 
 @dataclass(frozen=True)
-class Tower(Layer):
-    """SigLIP (Zhai et al., 2023), and a connector that makes one feature of a square of `factor` x `factor` patches."""
+class Tower(Layer, ABC):
+    """A tower of any kind: `blocks` around a residual stream of patches. One feature is made of a square of `factor` x
+    `factor` patches."""
 
-    tile: int  # pixels of a side of a tile
-    embedding: PatchEmbedding
     blocks: tuple[Block, ...]
-    norm: LayerNorm
     factor: int
-    connector: Connector
 
     @property
-    def side(self) -> int:
-        """Patches in a row of a tile. Pixels of the last rows and columns may be left over."""
-        return self.tile // self.embedding.patch
+    @abstractmethod
+    def patch(self) -> int:
+        """Pixels of a side of a patch."""
 
     @property
+    @abstractmethod
     def patches(self) -> int:
-        """Patches of a tile."""
-        return self.side**2
+        """Patches of a tile, the most if tiles differ."""
+
+    @property
+    @abstractmethod
+    def hidden(self) -> int:
+        """Columns of the tower's residual stream."""
 
     @property
     def features(self) -> int:
-        """Rows of features of a tile."""
-        return (self.side // self.factor) ** 2
+        """Rows of features of a tile, the most if tiles differ."""
+        return self.patches // self.factor**2
 
     @property
-    def hidden(self) -> int:
-        """Columns of the tower's residual stream."""
-        return self.embedding.positions.hidden
+    def deep(self) -> tuple[str, ...]:
+        """The names of rows that are added to the decoder's stream after each of its first layers, where there are
+        features of other images."""
+        return ()
+
+    def bounded(self, features: int) -> Self:
+        """The same tower for tiles of at most `features`."""
+        return self
 
     @property
     def keeps(self) -> tuple[Cache, ...]:
@@ -160,18 +169,57 @@ class Tower(Layer):
         bounds = (0, *[1] * part.partition.world_size)
         return RankShape(self.hidden, bounds, self.layer_caches(part).caches)
 
+    @abstractmethod
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the forward pass of a tile, from pixels that are given to features that are kept."""
+
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
+        """See `Layer`. In all files its dimensions are in the order of the checkpoint."""
+        return super().in_gguf(False, tensors)
+
+
+@dataclass(frozen=True)
+class TileTower(Tower):
+    """SigLIP (Zhai et al., 2023) and a connector, for tiles of one size."""
+
+    tile: int  # pixels of a side
+    embedding: PatchEmbedding
+    norm: LayerNorm
+    connector: Connector
+
+    @property
+    def children(self) -> list[Layer]:
+        """See `Layer`: in the order of the forward pass."""
+        return [self.embedding, *self.blocks, self.norm, self.connector]
+
+    @property
+    def side(self) -> int:
+        """Patches in a row of a tile. Pixels of the last rows and columns may be left over."""
+        return self.tile // self.embedding.patch
+
+    @property
+    def patch(self) -> int:
+        """See `Tower`."""
+        return self.embedding.patch
+
+    @property
+    def patches(self) -> int:
+        """See `Tower`."""
+        return self.side**2
+
+    @property
+    def hidden(self) -> int:
+        """See `Tower`."""
+        return self.embedding.positions.hidden
+
+    def forward(self, b: ProgramBuilder, part: RankPart) -> None:
+        """See `Tower`."""
         residual = self.embedding.forward(b, part, b.rounded(b.given(PATCHES, self.embedding.pixels)))
         (place,) = self.layer_caches(part).places
         for block in self.blocks:
             block.forward(b, part, residual, place)
         x = self.norm.forward(b, part, residual)
         b.keep(FEATURES, self.connector.forward(b, part, b.merge_rows(x, side=self.side, factor=self.factor)))
-
-    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
-        """See `Layer`. Nothing is rotated here, and no dimensions lie in pairs."""
-        return super().in_gguf(False, tensors)
 
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, of a patch's pixels in fp32 and bf16, and of a square of features."""

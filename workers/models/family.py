@@ -12,6 +12,9 @@ Values = Mapping[str, object]
 TABLE_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 ROTARY_BUFFERS = tuple(f"rotary_emb.{name}" for name in ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached"))
 
+# Those of a tower are rotated by rows and columns of an image.
+GRID_BUFFERS = (*ROTARY_BUFFERS, *(f"rotary_pos_emb.{name}" for name in ("inv_freq", "original_inv_freq")))
+
 
 def without_experts(metadata: Fields, values: Values) -> Values:
     """Return the `values` of families without experts; refuse files that have experts."""
@@ -57,7 +60,8 @@ class Family:
 
     `buffers` end the names of tensors that follow from the configuration: older libraries saved them with the weights,
     and they are never read. `images(fields, processor, config)` maps the settings of the image processor of a model
-    with a tower.
+    with a tower. With `needs_processor` they must be there; otherwise all published models have those that `images`
+    takes as defaults.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Family:
     gguf: GgufForm | None = None
     buffers: tuple[str, ...] = ROTARY_BUFFERS
     images: Callable[[Fields, Fields, ModelConfig], ImageInput] | None = None
+    needs_processor: bool = True
 
     def config_of(self, fields: Fields, architecture: str) -> ModelConfig:
         """Return the configuration of a model, with the family's `buffers`. Raises `OperatorError` as `configure`

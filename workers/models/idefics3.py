@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import ImageInput, Tiles
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
 from numaserve.workers.layers.mixers.mask import Mask
@@ -11,7 +11,7 @@ from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.norm import LayerNorm
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding, Tower
+from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding, TileTower
 from numaserve.workers.models import llama
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count, read_text
@@ -69,7 +69,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return replace(config, family="idefics3", decoder=decoder, prefixes=_PREFIXES, aliases=_ALIASES)
 
 
-def _read_tower(vision: Fields, factor: int, outputs: int) -> Tower:
+def _read_tower(vision: Fields, factor: int, outputs: int) -> TileTower:
     vision.refuse("num_channels", CHANNELS)
     vision.refuse("head_dim")
     tile = vision.integer("image_size", 1, _MAX_TILE)
@@ -89,12 +89,12 @@ def _read_tower(vision: Fields, factor: int, outputs: int) -> Tower:
     hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
     eps = vision.number("layer_norm_eps", 1e-12, 1.0)
     positions = Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "v.position_embd")
-    return Tower(
+    return TileTower(
+        tuple(_block(vision, layer, hidden, eps) for layer in range(read_layer_count(vision))),
+        factor,
         tile,
         PatchEmbedding("vision_model.embeddings.patch_embedding", patch, positions, "v.patch_embd"),
-        tuple(_block(vision, layer, hidden, eps) for layer in range(read_layer_count(vision))),
         LayerNorm("vision_model.post_layernorm", hidden, eps, "v.post_ln"),
-        factor,
         Connector("connector.modality_projection.proj", factor**2 * hidden, outputs, "mm.model.fc"),
     )
 
@@ -141,7 +141,7 @@ def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
 def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
     """Map the settings of the image processor; what they leave out has transformers' default."""
     tower = config.decoder.tower
-    assert tower is not None  # noqa: S101  every model of the family has one
+    assert isinstance(tower, TileTower)  # noqa: S101  every model of the family has one
     processor.choice("image_processor_type", _PROCESSORS, "Idefics3ImageProcessor")
     for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
         processor.refuse(needed, True)
@@ -154,15 +154,17 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
     for other in ("shortest_edge", "height", "width", "max_height", "max_width"):
         size.refuse(other)
     return ImageInput(
-        tile=tile,
-        longest_edge=size.integer("longest_edge", 1, _MAX_EDGE, 4 * 364),
-        split=processor.flag("do_image_splitting", True),
+        sizes=Tiles(
+            side=tile,
+            longest_edge=size.integer("longest_edge", 1, _MAX_EDGE, 4 * 364),
+            split=processor.flag("do_image_splitting", True),
+            rows=tower.features,
+        ),
         resample=read_filter(processor, _LANCZOS),
         do_resize=True,
         rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
         mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
         std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
-        rows_per_tile=tower.features,
         token=fields.integer("image_token_id", 0, config.vocab_size - 1, _IMAGE_TOKEN),
     )
 

@@ -76,6 +76,8 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
     read, for an architecture or feature that is not supported, and for values out of range.
     """
     config = read_whole_config(files, pooled=settings.pooled)
+    if config.images is not None:
+        config = config.seeing(config.images.within(settings.max_image_pixels))
     if not settings.mtp:
         config = config.unpredicted()
     elif config.decoder.predictor is None:
@@ -134,8 +136,9 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
         architecture = re.sub("Model$", "ForCausalLM", architecture)
     family = family_of(architecture, str(path))
     config = as_saved(family.config_of(fields, architecture), files.safetensors)
-    if family.images is not None and not pooled:  # a pooled model is served without its tower
-        config = replace(config, images=family.images(fields, read_image_processor(files.path), config))
+    if family.images is not None and config.decoder.tower is not None and not pooled:  # pooled models have none
+        processor = read_image_processor(files.path, needed=family.needs_processor)
+        config = config.seeing(family.images(fields, processor, config))
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(files.safetensors):
         config = config.with_own_head()

@@ -131,6 +131,16 @@ class ModelConfig:
         """Return the same model, whose checkpoint may have the names of tensors of `other` instead."""
         return replace(self, saved_as=(*self.saved_as, other.decoder))
 
+    def of_family(self, family: str) -> ModelConfig:
+        """Return the same model as one of another family."""
+        return replace(self, family=family)
+
+    def seeing(self, images: ImageInput) -> ModelConfig:
+        """Return the same model, whose tower takes images of these settings."""
+        tower = self.decoder.tower
+        assert tower is not None  # noqa: S101  only such a model has image settings
+        return replace(self, images=images, decoder=replace(self.decoder, tower=tower.bounded(images.rows_per_tile)))
+
     def unpredicted(self) -> ModelConfig:
         """Return the same model without the layer that predicts."""
         return replace(self, decoder=replace(self.decoder, predictor=None))

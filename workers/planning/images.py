@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from numaserve.workers.interface.images import ImageInput
+from numaserve.workers.interface.images import Grid, ImageInput
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.layers.vision import Tower
@@ -15,8 +15,9 @@ from numaserve.workers.program.cost import BF16, FP32
 # Images of the largest size whose features a rank holds. With one, a sequence that reads the last image would wait
 # until another image is made.
 _LARGEST_IMAGES = 2
-# For the earlier images of several conversations: features that are found need no run of the tower.
-_LEAST_TILES = 64
+# For the earlier images of several conversations: features that are found need no run of the tower. Tiles of many rows
+# are fewer.
+_LEAST_TILES, _ROWS = 64, 16384
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,19 @@ def total(memories: Iterable[ImageMemory]) -> ImageMemory:
 
 def feature_tiles(model: ModelConfig) -> int:
     """Return the tiles whose features a rank holds at a time; 0 for a model that reads no images."""
-    return 0 if model.images is None else max(_LEAST_TILES, _LARGEST_IMAGES * largest_image(model.images))
+    if model.images is None:
+        return 0
+    least = min(_LEAST_TILES, _ROWS // model.images.rows_per_tile)
+    return max(least, _LARGEST_IMAGES * largest_image(model.images))
 
 
 def largest_image(images: ImageInput) -> int:
     """Return the tiles of an image of the largest size: those that it is split into, and the whole image as one."""
-    side = -(-images.longest_edge // images.tile)
-    return side * side + 1 if images.split and side > 1 else 1
+    sizes = images.sizes
+    if isinstance(sizes, Grid):
+        return 1
+    side = -(-sizes.longest_edge // sizes.side)
+    return side * side + 1 if sizes.split and side > 1 else 1
 
 
 def image_memory(model: ModelConfig, part: RankPart, store_bytes: int) -> ImageMemory:
@@ -63,7 +70,7 @@ def image_memory(model: ModelConfig, part: RankPart, store_bytes: int) -> ImageM
     return ImageMemory(
         tower=part.weight_bytes(tower),
         runs=_run_bytes(tower, part),
-        features=feature_tiles(model) * images.rows_per_tile * model.hidden_size * BF16,
+        features=feature_tiles(model) * images.rows_per_tile * model.hidden_size * (1 + len(tower.deep)) * BF16,
         pixels=store_bytes if part.rank == 0 else 0,
     )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,28 +13,16 @@ from msgspec.structs import replace
 from numaserve.workers.interface.capacity import PAGE_SIZE, Capacity
 from numaserve.workers.interface.images import ImageInput
 from numaserve.workers.interface.protocol import Launch, OperationTerms, SamplingParams, SlotInit, TowerWork
-from numaserve.workers.layers.forward import Forward
-from numaserve.workers.layers.vision import FEATURES, PATCHES
+from numaserve.workers.layers.vision import FEATURES, Tower
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
+from numaserve.workers.process.tower_inputs import Pixels, make_inputs
 from numaserve.workers.program.cost import StepWork, of_whole
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.parts import joined
 from numaserve.workers.program.slots import slot_settings
 
-Pixels = npt.NDArray[np.uint8]
-
-
-class Tower(Forward, Protocol):
-    """The layers of a tower. A tile of pixels becomes a square of patches, and these become rows of features."""
-
-    @property
-    def side(self) -> int:
-        """Patches in a row of a tile."""
-
-    @property
-    def patches(self) -> int:
-        """Patches of a tile."""
+Bits = npt.NDArray[np.uint16]  # of bf16
 
 
 class _Begun(NamedTuple):
@@ -52,25 +39,32 @@ class TowerRunner:
     begun.
     """
 
-    def __init__(self, tower: RankProgram, side: int, images: ImageInput, pool: npt.NDArray[np.uint16], pixels: Pixels):
-        """Use the Program `tower`, whose tiles have `side` x `side` patches. `pool` has the features of tiles as bits
-        of bf16 [rows, hidden], and `pixels` are those of the image store, uint8 [tiles, tile, tile, 3]."""
-        self.program = tower
-        self._side, self._rows, self._table = side, images.rows_per_tile, images.table()
-        self._patches, self._features = tower.outside.given(PATCHES), tower.outside.kept(FEATURES)
-        self._pool, self._pixels = pool, pixels
-        self._parts, self.shares = tower.parts, tower.shares
+    def __init__(
+        self, program: RankProgram, tower: Tower, images: ImageInput, pools: Sequence[tuple[str, Bits]], pixels: Pixels
+    ):
+        """Use the Program of a `tower`. `pools` have the features of tiles by the names of the rows that the Program
+        keeps, [rows, hidden]. `pixels` are those of the image store, uint8 [tiles, the most bytes of a tile]."""
+        self.program = program
+        self._most, self._rows = tower.patches, images.rows_per_tile
+        self._inputs = make_inputs(tower, images.table(), program.outside)
+        self._pools = [(pool, program.outside.kept(name)) for name, pool in pools]
+        self._places = len(pools[0][1]) // self._rows
+        self._pixels = pixels
+        self._parts, self.shares = program.parts, program.shares
         self._begun: _Begun | None = None
-        self._sequence = np.array([[0, 0, side * side, 0, 0, 0]], np.int32)
-        self._tokens, self._nothing = np.zeros(side * side, np.int32), np.empty(0, np.int32)
-        program = tower.program
+        self._sequence = np.array([[0, 0, tower.patches, 0, 0, 0]], np.int32)
+        self._tokens, self._nothing = np.zeros(tower.patches, np.int32), np.empty(0, np.int32)
+        self._init_slot()
+
+    def _init_slot(self) -> None:
+        tower, program = self.program, self.program.program
         program.init_slot(0, slot_settings(SlotInit(SamplingParams())))
         program.append_pages(0, list(range(tower.limits.num_pages)))
 
     @property
     def terms(self) -> list[OperationTerms]:
-        """The terms of the tower's operations; a row is a tile."""
-        return of_whole(self.program.terms, self._side * self._side)
+        """The terms of the tower's operations; a row is a tile, the largest if tiles differ."""
+        return of_whole(self.program.terms, self._most)
 
     def run(self, works: Sequence[TowerWork]) -> int:
         """Store the features of tiles in their places of the pool, and return the nanoseconds that this took.
@@ -88,11 +82,12 @@ class TowerRunner:
 
     def _after(self, begun: _Begun | None, work: TowerWork) -> _Begun | None:
         """Return the run that has parts left after some work, given the run that has some before it."""
-        tiles, places, parts = len(self._pixels), len(self._pool) // self._rows, len(self._parts)
+        tiles, places, parts = len(self._pixels), self._places, len(self._parts)
         if not 0 <= work.tile < tiles:
             raise ValueError(f"the step has tile {work.tile} of an image, but the image store has {tiles} tiles")
         if not 0 <= work.place < places:
             raise ValueError(f"the step has image features for place {work.place} of a pool of {places} places")
+        self._inputs.check(work)
         end = work.end or parts
         if not 0 <= work.begin < end <= parts:
             raise ValueError(f"the step has parts {work.begin} to {end} of a tower's run, which has {parts} parts")
@@ -102,22 +97,15 @@ class TowerRunner:
 
     def _run(self, work: TowerWork) -> None:
         parts = self._parts[work.begin : work.end or None]
+        patches, rows = self._inputs.sizes(work)
         if work.begin == 0:
-            self._fill(self._pixels[work.tile])
-        self.program.program.step(self._sequence, self._tokens, self._nothing, part=joined(parts))
+            self._inputs.fill(self._pixels[work.tile], work)
+        self._sequence[0, 2] = patches
+        self.program.program.step(self._sequence, self._tokens[:patches], self._nothing, part=joined(parts))
         if parts[-1] is self._parts[-1]:
             first = work.place * self._rows
-            self._pool[first : first + self._rows] = self._features[: self._rows]
-
-    def _fill(self, pixels: Pixels) -> None:
-        """Give the tower the values of a tile's patches, by channel, then row, then column."""
-        side, patch = self._side, math.isqrt(self._patches.shape[1] // len(self._table))
-        whole = pixels[: side * patch, : side * patch]  # a remainder is left out, as by a convolution
-        channels = whole.reshape(side, patch, side, patch, -1).transpose(4, 0, 2, 1, 3)
-        parts = np.split(self._patches, len(self._table), axis=1)
-        # One lookup for all channels takes four times as long: numpy then has two indices for each value.
-        for values, blocks, part in zip(self._table, channels, parts, strict=True):
-            part[:] = values.take(blocks.reshape(side * side, -1))
+            for pool, made in self._pools:
+                pool[first : first + rows] = made[:rows]
 
 
 def make_tower(held: RankWeights, served: OutsideRows, node: NodeContext) -> TowerRunner | None:
@@ -131,12 +119,14 @@ def make_tower(held: RankWeights, served: OutsideRows, node: NodeContext) -> Tow
     settings = replace(launch.settings, kv_cache_dtype="bf16")
     work = StepWork([(0, tower.patches)], 0)
     program = RankProgram(held, tower, node, limits, settings=settings, in_parts=work)
-    return TowerRunner(program, tower.side, images, served.given(FEATURES), map_pixels(launch, images))
+    pools = [(name, served.given(name)) for name in (FEATURES, *tower.deep)]
+    return TowerRunner(program, tower, images, pools, map_pixels(launch, images))
 
 
 def map_pixels(launch: Launch, images: ImageInput) -> Pixels:
-    """Return the pixels of the image store, read-only: uint8 [tiles, tile, tile, 3]. None without a store."""
-    shape = (launch.image_tiles if launch.image_fd >= 0 else 0, images.tile, images.tile, 3)
+    """Return the pixels of the image store, read-only: uint8 [tiles, the most bytes of a tile]. None without a
+    store."""
+    shape = (launch.image_tiles if launch.image_fd >= 0 else 0, images.tile_bytes)
     if not shape[0]:
         return np.empty(shape, np.uint8)
     memory = mmap.mmap(launch.image_fd, launch.image_tiles * images.tile_bytes, prot=mmap.PROT_READ)

@@ -129,8 +129,7 @@ def _image_info(vision: Vision) -> dict[str, int]:
     """Return the sizes of images and their limits, under the names of the command line's options where there is one."""
     settings, limits = vision.settings, vision.decoder.limits
     return {
-        "tile": settings.tile,
-        "tile_tokens": settings.rows_per_tile,
+        **settings.sizes.described,
         "max_tiles": most_tiles(settings, limits.pixels),
         "max_images": limits.images,
         "max_image_pixels": limits.pixels,

@@ -115,6 +115,6 @@ def test_a_prompt_with_images_takes_the_runs_of_its_tiles() -> None:
         )
     text, image = Backlog(scheduler), Backlog(scheduler)
     text.enter(sequence("a", 16, 0))
-    tiles = tuple(PlacedTile(start, Tile(0, b"")) for start in (1, 5, 9))
+    tiles = tuple(PlacedTile(start, Tile(0, b"", 1, 2)) for start in (1, 5, 9))
     image.enter(sequences.sequence("a", [1] * 16, SamplingParams(), 0, images=tiles))
     assert image.seconds - text.seconds == pytest.approx(3 * run_s, rel=0.05)

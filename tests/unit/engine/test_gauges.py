@@ -72,7 +72,7 @@ def test_tiles_and_the_time_of_the_tower_are_counted_once() -> None:
     gauges = Gauges(metrics, scheduler)
     assert value(metrics, "numaserve_image_tiles_total", features="computed") == 0
     for _ in range(2):
-        images = (PlacedTile(1, Tile(0, b"cat")),)
+        images = (PlacedTile(1, Tile(0, b"cat", 1, 2)),)
         scheduler.add(sequence("request", [1, 0, 0], SamplingParams(), 1, images=images))
         plan = planned(scheduler)
         scheduler.apply(

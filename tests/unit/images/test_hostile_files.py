@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from numaserve.server.confined.worker import BeyondLimits, ConfinedWorker
 from numaserve.server.images.exchange import SPLIT, WHOLE, Answer, decode
@@ -28,7 +29,7 @@ def confined(limits: ImageLimits = LIMITS, cpu_seconds: float = 20.0, memory_byt
     return ConfinedWorker(
         "the image decoder",
         "numaserve.server.images.process",
-        {"settings": asdict(SETTINGS), "limits": asdict(limits)},
+        {"settings": msgspec.to_builtins(SETTINGS), "limits": asdict(limits)},
         max_bytes=1 << 24,
         cpu_seconds=cpu_seconds,
         seconds=120.0,
@@ -49,7 +50,7 @@ def worker() -> Iterator[ConfinedWorker]:
 
 @pytest.fixture
 def decoded(worker: ConfinedWorker) -> Decode:
-    return lambda data: decode(ask(worker, b64encode(data)), SETTINGS.tile_bytes)
+    return lambda data: decode(ask(worker, b64encode(data)), SETTINGS)
 
 
 def problem(answer: Answer) -> tuple[str | None, str]:
@@ -60,7 +61,7 @@ def problem(answer: Answer) -> tuple[str | None, str]:
 def test_every_format_has_the_same_pixels_in_the_confined_process(decoded: Decode, name: str) -> None:
     layout, tiles = to_tiles(FILES[name], SETTINGS, LIMITS)
     answer, found = decoded(FILES[name])
-    assert answer == Answer(layout.rows, layout.cols)
+    assert answer == Answer(layout.rows, layout.cols, *layout.tile)
     assert found == tiles
 
 
@@ -104,7 +105,7 @@ def test_what_is_no_image_is_refused(decoded: Decode, data: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"?", b"AAA", b"AAAAA", b"AA==AA==", "ä".encode(), b"iVBO\0Rw0KGgo=", b"_-8="])
 def test_what_is_no_base64_is_refused(worker: ConfinedWorker, text: bytes) -> None:
-    answer, _ = decode(ask(worker, text), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, text), SETTINGS)
     assert answer.problem == "invalid_image"
     assert "The image is not valid base64" in answer.message
 
@@ -113,7 +114,7 @@ def test_base64_may_have_line_breaks(worker: ConfinedWorker, decoded: Decode) ->
     data = in_file(pattern(70, 90))
     text = b64encode(data)
     lines = b"\r\n".join(text[start : start + 76] for start in range(0, len(text), 76))
-    assert decode(ask(worker, lines), SETTINGS.tile_bytes) == decoded(data)
+    assert decode(ask(worker, lines), SETTINGS) == decoded(data)
 
 
 def test_pixels_and_bytes_are_allowed_up_to_their_limits() -> None:
@@ -128,7 +129,7 @@ def test_pixels_and_bytes_are_allowed_up_to_their_limits() -> None:
         ),
     ):
         worker = confined(limits)
-        answer, tiles = decode(ask(worker, b64encode(data)), SETTINGS.tile_bytes)
+        answer, tiles = decode(ask(worker, b64encode(data)), SETTINGS)
         worker.close()
         if expected is None:
             assert tiles == to_tiles(data, SETTINGS, LIMITS)[1]
@@ -138,23 +139,23 @@ def test_pixels_and_bytes_are_allowed_up_to_their_limits() -> None:
 
 def test_an_image_that_is_not_split_is_one_tile(worker: ConfinedWorker) -> None:
     data = in_file(pattern(300, 90))
-    answer, tiles = decode(ask(worker, b64encode(data), WHOLE), SETTINGS.tile_bytes)
-    assert answer == Answer()
-    assert tiles == to_tiles(data, replace(SETTINGS, split=False), LIMITS)[1]
+    answer, tiles = decode(ask(worker, b64encode(data), WHOLE), SETTINGS)
+    assert answer == Answer(width=64, height=64)
+    assert tiles == to_tiles(data, SETTINGS.low(), LIMITS)[1]
 
 
 @pytest.mark.parametrize(("size", "grid"), [((1, 65_535), (4, 1)), ((65_535, 1), (1, 4)), ((1, 1), (2, 2))])
 def test_thin_images_become_tiles(decoded: Decode, size: tuple[int, int], grid: tuple[int, int]) -> None:
     answer, tiles = decoded(in_file(Image.new("RGB", size, (1, 2, 3))))
     assert (answer.rows, answer.cols) == grid
-    assert {bytes(tile) for tile in tiles} == {bytes((1, 2, 3)) * SETTINGS.tile**2}
+    assert {bytes(tile) for tile in tiles} == {bytes((1, 2, 3)) * SETTINGS.sizes.pixels}
 
 
 def test_the_process_itself_decodes_nothing() -> None:
     worker = confined(replace(LIMITS, file_pixels=1 << 24))
     ask(worker, b64encode(in_file(pattern(9, 9))))
     before = peak_kib(worker)
-    answer, _ = decode(ask(worker, b64encode(in_file(Image.new("RGB", (4000, 4000))))), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, b64encode(in_file(Image.new("RGB", (4000, 4000))))), SETTINGS)
     assert answer.problem is None
     assert peak_kib(worker) - before < 4 * 4000 * 4000 // 1024 // 4  # its pixels are in the memory of a fork
     worker.close()
@@ -169,7 +170,7 @@ def test_a_file_that_takes_long_ends_at_the_limit_and_the_next_is_decoded() -> N
     worker = confined(replace(LIMITS, file_pixels=1 << 24), cpu_seconds=0.5)
     with pytest.raises(BeyondLimits, match=r"the image decoder ran for more than 0\.5 s of processor time"):
         ask(worker, b64encode(endless_scans(4000, 4000)))
-    answer, _ = decode(ask(worker, b64encode(in_file(pattern(9, 9)))), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, b64encode(in_file(pattern(9, 9)))), SETTINGS)
     assert answer.problem is None
     worker.close()
 
@@ -177,10 +178,10 @@ def test_a_file_that_takes_long_ends_at_the_limit_and_the_next_is_decoded() -> N
 def test_a_file_that_takes_much_memory_is_too_large_and_the_next_is_decoded() -> None:
     worker = confined(replace(LIMITS, file_pixels=1 << 32), memory_bytes=300 * MIB)
     black = png(png_header(30_000, 30_000), (b"IDAT", zlib.compress(bytes(1 << 20))), (b"IEND", b""))
-    answer, _ = decode(ask(worker, b64encode(black)), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, b64encode(black)), SETTINGS)
     message = "Decoding the image takes too much memory. Send a smaller image."
     assert problem(answer) == ("image_too_large", message)
-    answer, _ = decode(ask(worker, b64encode(in_file(pattern(9, 9)))), SETTINGS.tile_bytes)
+    answer, _ = decode(ask(worker, b64encode(in_file(pattern(9, 9)))), SETTINGS)
     assert answer.problem is None
     worker.close()
 
@@ -188,10 +189,11 @@ def test_a_file_that_takes_much_memory_is_too_large_and_the_next_is_decoded() ->
 @pytest.mark.parametrize(
     "data",
     [
-        b'{"rows":2,"cols":2}\n' + bytes(4 * SETTINGS.tile_bytes),
-        b'{"rows":-1,"cols":-1}\n' + bytes(2 * SETTINGS.tile_bytes),
-        b'{"rows":1,"cols":1}\n' + bytes(SETTINGS.tile_bytes + 1),
+        b'{"rows":2,"cols":2,"width":64,"height":64}\n' + bytes(4 * SETTINGS.tile_bytes),
+        b'{"rows":-1,"cols":-1,"width":64,"height":64}\n' + bytes(2 * SETTINGS.tile_bytes),
+        b'{"rows":1,"cols":1,"width":64,"height":64}\n' + bytes(SETTINGS.tile_bytes + 1),
         b'{"problem":"image_too_large"}\n' + bytes(SETTINGS.tile_bytes),
+        b'{"width":32,"height":128}\n' + bytes(SETTINGS.tile_bytes),
         b'{"problem":"other"}\n',
         b'{"rows":1',
         b"\n",
@@ -200,7 +202,7 @@ def test_a_file_that_takes_much_memory_is_too_large_and_the_next_is_decoded() ->
 )
 def test_an_answer_of_a_process_that_lies_is_noticed(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode(data, SETTINGS.tile_bytes)
+        decode(data, SETTINGS)
 
 
 def tiles_of(data: bytes, settings: ImageInput) -> int:
@@ -209,4 +211,4 @@ def tiles_of(data: bytes, settings: ImageInput) -> int:
 
 def test_an_image_has_at_most_the_pixels_of_the_limit() -> None:
     for size in ((500, 500), (640, 360), (100, 640), (640, 30)):
-        assert tiles_of(in_file(pattern(*size)), SETTINGS) <= LIMITS.pixels // SETTINGS.tile**2 + 1
+        assert tiles_of(in_file(pattern(*size)), SETTINGS) <= LIMITS.pixels // SETTINGS.sizes.pixels + 1

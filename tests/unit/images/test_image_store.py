@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 from numaserve.server.engine.types import QueueFull
 from numaserve.server.images.store import ImageStore, StoreFull
+from numaserve.workers.interface.images import Tiles
 
 from tests.support.image_files import SETTINGS
 
-SMALL = replace(SETTINGS, tile=2)
+SMALL = replace(SETTINGS, sizes=Tiles(2, 256, True, 4))
 TILES = 18
+GRID = 2, 2
 
 
 @pytest.fixture
@@ -34,28 +36,30 @@ def in_memory(store: ImageStore, number: int) -> bytes:
 
 def test_a_tile_is_where_its_number_says_until_its_object_dies(store: ImageStore) -> None:
     with store.reserve("a", 2) as reserved:
-        first, second = reserved.write(pixels(1)), reserved.write(pixels(2))
+        first, second = reserved.write(pixels(1), GRID), reserved.write(pixels(2), GRID)
     assert in_memory(store, first.number) == bytes(pixels(1))
     assert in_memory(store, second.number) == bytes(pixels(2))
     number = first.number
     with store.reserve("a", 1) as reserved:
-        assert reserved.write(pixels(3)).number not in {number, second.number}
+        assert reserved.write(pixels(3), GRID).number not in {number, second.number}
     del first
     with store.reserve("a", 1) as reserved:
-        assert reserved.write(pixels(4)).number == number
+        assert reserved.write(pixels(4), GRID).number == number
 
 
-def test_the_digest_is_that_of_settings_and_pixels(store: ImageStore) -> None:
-    with store.reserve("a", 3) as reserved:
-        one, same, other = (reserved.write(pixels(value)) for value in (1, 1, 2))
+def test_the_digest_is_that_of_settings_shape_and_pixels(store: ImageStore) -> None:
+    with store.reserve("a", 4) as reserved:
+        one, same, other = (reserved.write(pixels(value), GRID) for value in (1, 1, 2))
+        narrow = reserved.write(pixels(1), (1, 4))  # equal pixels of another shape
     assert one.digest == same.digest != other.digest
+    assert one.digest != narrow.digest
     assert len(one.digest) == 32
     assert one.number != same.number
     fd = os.memfd_create("test")
     os.ftruncate(fd, 8 * SMALL.tile_bytes)
-    others = ImageStore(fd, replace(SMALL, longest_edge=7), 8)
+    others = ImageStore(fd, replace(SMALL, sizes=Tiles(2, 7, True, 4)), 8)
     with others.reserve("a", 1) as reserved:
-        assert reserved.write(pixels(1)).digest != one.digest
+        assert reserved.write(pixels(1), GRID).digest != one.digest
     others.close()
 
 
@@ -64,12 +68,12 @@ def test_a_client_leaves_tiles_to_clients_that_hold_fewer(store: ImageStore) -> 
     with pytest.raises(StoreFull) as refused:
         while True:
             with store.reserve("flood", 1) as reserved:
-                held.append(reserved.write(pixels(1)))
+                held.append(reserved.write(pixels(1), GRID))
     assert isinstance(refused.value, QueueFull)
     assert refused.value.retry_after >= 1
     assert len(held) == 16  # and an eighth of them stays free
     with store.reserve("other", 1) as reserved:
-        tile = reserved.write(pixels(2))
+        tile = reserved.write(pixels(2), GRID)
         assert in_memory(store, tile.number) == bytes(pixels(2))
     held.clear()
     with store.reserve("flood", 15):
@@ -89,9 +93,9 @@ def test_a_request_gets_all_its_tiles_or_none(store: ImageStore) -> None:
 
 def test_unused_tiles_are_free_again_and_a_late_writer_gets_none(store: ImageStore) -> None:
     with store.reserve("a", 16) as reserved:
-        tile = reserved.write(pixels(1))
+        tile = reserved.write(pixels(1), GRID)
     with pytest.raises(IndexError):
-        reserved.write(pixels(2))
+        reserved.write(pixels(2), GRID)
     with store.reserve("a", 15):
         pass
     assert in_memory(store, tile.number) == bytes(pixels(1))
@@ -99,7 +103,7 @@ def test_unused_tiles_are_free_again_and_a_late_writer_gets_none(store: ImageSto
 
 def test_tiles_may_end_in_any_thread(store: ImageStore) -> None:
     with store.reserve("a", 16) as reserved:
-        tiles = [reserved.write(pixels(1)) for _ in range(16)]
+        tiles = [reserved.write(pixels(1), GRID) for _ in range(16)]
     threads = [threading.Thread(target=tiles.pop) for _ in range(16)]
     for thread in threads:
         thread.start()
@@ -110,7 +114,9 @@ def test_tiles_may_end_in_any_thread(store: ImageStore) -> None:
 
 
 def test_pixels_of_a_wrong_size_change_nothing(store: ImageStore) -> None:
-    with store.reserve("a", 16) as reserved, pytest.raises((ValueError, IndexError)):
-        reserved.write(memoryview(b"too few"))
+    before = os.pread(store.fd, TILES * SMALL.tile_bytes, 0)
+    with store.reserve("a", 16) as reserved, pytest.raises(ValueError, match="13 bytes of a tile"):
+        reserved.write(memoryview(bytes([7]) * (SMALL.tile_bytes + 1)), GRID)
+    assert os.pread(store.fd, TILES * SMALL.tile_bytes, 0) == before
     with store.reserve("a", 16):
         pass

@@ -86,7 +86,10 @@ class Request:
     def placed(self, store: SimulatedImageStore) -> tuple[PlacedTile, ...]:
         """New tiles of the prompt, which nobody else holds."""
         digests = {start: bytes([picture]) * 32 for start, picture in self.pictures.items()}
-        tiles = {start: store.write(self.tiles[start], digest, self.seed) for start, digest in digests.items()}
+        tiles = {
+            start: store.write(self.tiles[start], digest, self.seed, self.rows_per_tile)
+            for start, digest in digests.items()
+        }
         return tuple(PlacedTile(start, tile) for start, tile in tiles.items())
 
     def sequence(self, images: tuple[PlacedTile, ...] = ()) -> Sequence:

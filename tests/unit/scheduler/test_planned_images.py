@@ -18,7 +18,7 @@ def test_a_tile_is_run_once_and_its_rows_are_placed_by_each_chunk() -> None:
     server = service(max_step_tokens=8)
     ask(server, 5, "cat", 1)
     plans = list(steps(server))
-    assert [plan.tower for plan in plans] == [[TowerWork(0, 0)], UNSET, UNSET]
+    assert [plan.tower for plan in plans] == [[TowerWork(0, 0, rows=1, cols=ROWS)], UNSET, UNSET]
     assert [plan.placed for plan in plans] == [[PlacedRows(0, 5, 3, 0)], [PlacedRows(0, 8, 3, 3)], UNSET]
     assert (server.scheduler.features.hits, server.scheduler.features.runs) == (0, 1)
 
@@ -281,7 +281,7 @@ def test_events_name_the_images_of_each_page_and_where_they_begin() -> None:
 
 
 def test_keys_are_digests_and_rows_where_tiles_are() -> None:
-    cat, dog = Tile(0, b"c" * 32), Tile(1, b"d" * 32)
+    cat, dog = Tile(0, b"c" * 32, 1, 2), Tile(1, b"d" * 32, 1, 2)
     keys = keys_of([5, 0, 0, 0, 0, 7], [PlacedTile(1, cat), PlacedTile(3, dog)], 2)
     assert keys == [5, b"c" * 32 + b"\0\0", b"c" * 32 + b"\0\1", b"d" * 32 + b"\0\0", b"d" * 32 + b"\0\1", 7]
 
@@ -289,7 +289,7 @@ def test_keys_are_digests_and_rows_where_tiles_are() -> None:
 @pytest.mark.parametrize("starts", [[5], [-1], [1, 2], [3, 1]])
 def test_tiles_outside_of_the_prompt_or_of_their_order_are_refused(starts: list[int]) -> None:
     with pytest.raises(ValueError, match="does not fit"):
-        keys_of([0] * 6, [PlacedTile(start, Tile(0, b"")) for start in starts], 2)
+        keys_of([0] * 6, [PlacedTile(start, Tile(0, b"", 1, 2)) for start in starts], 2)
 
 
 def test_images_are_refused_by_a_model_that_reads_none() -> None:

@@ -1,11 +1,17 @@
 """The rotation of queries and keys by their positions (Su et al., 2021)."""
 
-from collections.abc import Collection
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.program.rope import RopeConfig
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
 @dataclass(frozen=True)
@@ -23,3 +29,11 @@ class Rotation(Layer):
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """See `Layer`."""
         return replace(self, pairs=pairs)
+
+
+def rotate_by_axes(b: ProgramBuilder, part: RankPart, layers: Sequence[Layer]) -> None:
+    """Let layers whose pairs are rotated by coordinates, such as those in an image, find them."""
+    ropes = dict.fromkeys(rope for layer in layers for rope in layer.ropes)
+    for rope in ropes:
+        if rope.axes:
+            b.rotate_by(part.rope(rope), rope.axes)

@@ -12,9 +12,9 @@ _FILTERS = 6  # of Pillow
 _MOST = 1e3
 
 
-def read_image_processor(folder: Path) -> Fields:
+def read_image_processor(folder: Path, *, needed: bool = True) -> Fields:
     """Return the settings: those in the processor's whole file, which transformers 5 writes, or in a file of their own.
-    Raises `OperatorError` where neither exists or can be read."""
+    Raises `OperatorError` where one cannot be read, or neither exists and they are `needed`."""
     whole = folder / _WHOLE_FILE
     if is_there(whole):
         fields = Fields(read_json(whole), str(whole))
@@ -22,6 +22,8 @@ def read_image_processor(folder: Path) -> Fields:
             return fields.child(_NESTED)
     path = folder / _FILE
     if not is_there(path):
+        if not needed:
+            return Fields({}, str(path))
         raise OperatorError(f"{path}: missing; a model that takes images needs it. Download the model again")
     return Fields(read_json(path), str(path))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numaserve.workers.interface.protocol import SamplingParams, SlotInit, StepPlan, WindowWork
+from numaserve.workers.interface.protocol import SlotInit, StepPlan, WindowWork
 from numaserve.workers.layers.assistant import Assistant, Drafting
 from numaserve.workers.layers.predictor import HIDDEN_STATES
 from numaserve.workers.process.drafter import RankParts
@@ -84,10 +84,10 @@ class AssistantDrafter(DraftModelDrafter):
         for row, each in enumerate(readings):
             self._own[each.place] = self._made[row].copy()
 
-    def _own_init(self, sampling: SamplingParams) -> SlotInit:
+    def _own_init(self, init: SlotInit) -> SlotInit:
         """Return greedy sampling: all draft tokens of a step are at one position, and would have one random number."""
-        own = super()._own_init(sampling).sampling
-        return SlotInit(msgspec.structs.replace(own, temperature=0.0))
+        own = super()._own_init(init)
+        return msgspec.structs.replace(own, sampling=msgspec.structs.replace(own.sampling, temperature=0.0))
 
 
 def _last_token(reading: Reading) -> Reading:

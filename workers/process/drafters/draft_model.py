@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SlotInit, StepPlan
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.rank_program import RankProgram
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
@@ -27,9 +27,9 @@ class Reading(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """Changes of a slot by plans: the sampling of a new sequence, and pages to append."""
+    """Changes of a slot by plans: the start of a new sequence, and pages to append."""
 
-    sampling: SamplingParams | None
+    init: SlotInit | None
     pages: list[int]
 
 
@@ -59,7 +59,7 @@ class DraftModelDrafter:
         """
         for seq in plan.seqs:
             if seq.init is not None:
-                self._changes[seq.slot] = _Change(seq.init.sampling, list(seq.pages))
+                self._changes[seq.slot] = _Change(seq.init, list(seq.pages))
             elif seq.pages:
                 self._changes.setdefault(seq.slot, _Change(None, [])).pages.extend(seq.pages)
 
@@ -91,8 +91,8 @@ class DraftModelDrafter:
     def _change_slots(self) -> None:
         changes, self._changes = self._changes, {}
         for slot, change in changes.items():
-            if change.sampling is not None:
-                self._program.init_slot(slot, slot_settings(self._own_init(change.sampling)))
+            if change.init is not None:
+                self._program.init_slot(slot, slot_settings(self._own_init(change.init)))
             if change.pages:
                 self._program.append_pages(slot, change.pages)
 
@@ -131,8 +131,10 @@ class DraftModelDrafter:
     def _ended(self, readings: Sequence[Reading]) -> None:
         """Note that a step of the Program has read `readings`."""
 
-    def _own_init(self, sampling: SamplingParams) -> SlotInit:
-        """Return the sampling of the draft model, without penalties: they would count draft tokens as output."""
+    def _own_init(self, init: SlotInit) -> SlotInit:
+        """Return the start of a sequence in the draft model: without penalties, which would count draft tokens as
+        output."""
+        sampling = init.sampling
         known = {token: bias for token, bias in sampling.logit_bias.items() if token < self._own_vocabulary}
         suppressed = [token for token in sampling.suppress if token < self._own_vocabulary]
         own = msgspec.structs.replace(
@@ -146,7 +148,7 @@ class DraftModelDrafter:
             masked=False,
             token_ids_logprob=[],
         )
-        return SlotInit(own)
+        return SlotInit(own, grids=init.grids)
 
 
 def readings_of(plan: StepPlan) -> list[Reading]:

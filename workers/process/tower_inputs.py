@@ -1,0 +1,138 @@
+"""The inputs of a vision tower: what its Program is given for the pixels of a tile."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.interface.protocol import TowerWork
+from numaserve.workers.layers.grid_tower import NUM_TAPS, ROTARY, TAPS, GridTower
+from numaserve.workers.layers.vision import PATCHES, TileTower, Tower
+from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.rope import rope_tables
+
+Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+
+
+class TowerInputs(ABC):
+    """Fills in what a tower's Program is given."""
+
+    @abstractmethod
+    def sizes(self, work: TowerWork) -> tuple[int, int]:
+        """Return the patches and the rows of features of a tile."""
+
+    @abstractmethod
+    def fill(self, pixels: Pixels, work: TowerWork) -> None:
+        """Give the tower the values of a tile with `pixels`, uint8 [the most bytes of a tile]."""
+
+    @abstractmethod
+    def check(self, work: TowerWork) -> None:
+        """Raise `ValueError` for a tile of a size that the tower does not take."""
+
+
+class TileInputs(TowerInputs):
+    """The inputs of a tower whose tiles are of one size."""
+
+    def __init__(self, tower: TileTower, table: Floats, outside: OutsideRows) -> None:
+        """`table` has the value of each byte of each channel, fp32 [3, 256]."""
+        self._side, self._patch, self._tile, self._rows = tower.side, tower.patch, tower.tile, tower.features
+        self._table, self._patches = table, outside.given(PATCHES)
+
+    def sizes(self, work: TowerWork) -> tuple[int, int]:
+        """See `TowerInputs`."""
+        return self._side**2, self._rows
+
+    def check(self, work: TowerWork) -> None:
+        """See `TowerInputs`: there is one size."""
+
+    def fill(self, pixels: Pixels, work: TowerWork) -> None:
+        """See `TowerInputs`: values by channel, then row, then column."""
+        side, patch = self._side, self._patch
+        # A remainder is left out, as by a convolution.
+        whole = pixels.reshape(self._tile, self._tile, -1)[: side * patch, : side * patch]
+        channels = whole.reshape(side, patch, side, patch, -1).transpose(4, 0, 2, 1, 3)
+        parts = np.split(self._patches, len(self._table), axis=1)
+        # One lookup for all channels takes four times as long: numpy then has two indices for each value.
+        for values, blocks, part in zip(self._table, channels, parts, strict=True):
+            part[:] = values.take(blocks.reshape(side * side, -1))
+
+
+class GridInputs(TowerInputs):
+    """The inputs of a tower whose images have any number of rows and columns of squares."""
+
+    def __init__(self, tower: GridTower, table: Floats, outside: OutsideRows) -> None:
+        """`table` has the value of each byte of each channel, fp32 [3, 256]."""
+        self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.embedding.frames
+        self._most, self._side, self._table = tower.features, tower.side, table
+        self._rope = rope_tables(tower.rope, tower.features * tower.factor)
+        self._patches, self._taps, self._rotary = (outside.given(name) for name in (PATCHES, TAPS, ROTARY))
+
+    def sizes(self, work: TowerWork) -> tuple[int, int]:
+        """See `TowerInputs`."""
+        rows = work.rows * work.cols
+        return rows * self._factor**2, rows
+
+    def check(self, work: TowerWork) -> None:
+        """See `TowerInputs`."""
+        if min(work.rows, work.cols) < 1 or work.rows * work.cols > self._most:
+            raise ValueError(
+                f"the step has an image of {work.rows} x {work.cols} features, but an image has at most {self._most}"
+            )
+
+    def fill(self, pixels: Pixels, work: TowerWork) -> None:
+        """See `TowerInputs`: values by channel, then frame, then row, then column."""
+        rows, cols, factor, patch = work.rows, work.cols, self._factor, self._patch
+        count, values = rows * cols * factor**2, patch**2
+        whole = pixels[: count * values * len(self._table)]
+        squares = whole.reshape(rows, factor, patch, cols, factor, patch, -1).transpose(6, 0, 3, 1, 4, 2, 5)
+        for channel, (table, blocks) in enumerate(zip(self._table, squares, strict=True)):
+            found = table.take(blocks.reshape(count, values))
+            for frame in range(self._frames):
+                first = (channel * self._frames + frame) * values
+                self._patches[:count, first : first + values] = found
+        places = self._places(rows, cols)
+        self._fill_rotary(places)
+        self._fill_taps(places, rows * factor, cols * factor)
+
+    def _places(self, rows: int, cols: int) -> tuple[Indices, Indices]:
+        """Return the row and the column of each patch, in the order of squares."""
+        factor = self._factor
+        grid = np.indices((rows * factor, cols * factor)).reshape(2, rows, factor, cols, factor)
+        row, column = grid.transpose(0, 1, 3, 2, 4).reshape(2, -1)
+        return row, column
+
+    def _fill_rotary(self, places: tuple[Indices, Indices]) -> None:
+        count = len(places[0])
+        parts = [table[place] for table in self._rope for place in places]
+        self._rotary[:count] = np.concatenate(parts, axis=1)
+
+    def _fill_taps(self, places: tuple[Indices, Indices], height: int, width: int) -> None:
+        """Interpolate between positions of a square table whose corners are those of the image, in fp32 as transformers
+        does (`get_vision_interpolation_indices_and_weights`)."""
+        count = len(places[0])
+        (rows, row_weights), (columns, column_weights) = (
+            self._axis(place, size) for place, size in zip(places, (height, width), strict=True)
+        )
+        numbers = rows[:, :, None] * self._side + columns[:, None]
+        weights = row_weights[:, :, None] * column_weights[:, None]
+        self._taps.view(np.int32)[:count, :NUM_TAPS] = numbers.reshape(count, -1)
+        self._taps[:count, NUM_TAPS:] = weights.reshape(count, -1)
+
+    def _axis(self, place: Indices, size: int) -> tuple[Indices, Floats]:
+        """Return the two table positions around each patch on an axis of `size` patches, and their weights."""
+        at = place.astype(np.float32) * np.float32(self._side - 1) / np.float32(max(size - 1, 1))
+        floor = np.floor(at)
+        numbers = floor.astype(np.int64)[:, None] + np.arange(2)
+        distance = np.abs(at[:, None] - floor[:, None] - np.arange(2, dtype=np.float32))
+        return np.clip(numbers, 0, self._side - 1), np.clip(1 - distance, 0, None)
+
+
+def make_inputs(tower: Tower, table: Floats, outside: OutsideRows) -> TowerInputs:
+    """Return the inputs of a tower; `table` has the value of each byte of each channel, fp32 [3, 256]."""
+    if isinstance(tower, GridTower):
+        return GridInputs(tower, table, outside)
+    assert isinstance(tower, TileTower)  # noqa: S101  there are two kinds
+    return TileInputs(tower, table, outside)

@@ -15,6 +15,7 @@ from published_decoders import (
     SCOUT,
 )
 from published_hybrids import GRANITE_TINY, KIMI_LINEAR, LFM2, LFM2_MOE, NEMOTRON_NANO, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from published_vision import QWEN3_VL_4B, QWEN3_VL_30B
 
 from tests.support.full_shapes import DEEPSEEK_R1, GPT_OSS_120B, LLAMA_70B, QWEN3_235B
 
@@ -63,7 +64,9 @@ PUBLISHED = {
     "Nemotron 3 Nano": Published(NEMOTRON_NANO, 29, _NEMOTRON_EXPERTS, (3, 7, 11, 15, 19, 24)),
     "LFM2": Published(LFM2, 16, (), (2, 5, 8, 10, 12, 14)),
     "LFM2 MoE": Published(LFM2_MOE, 24, range(2, 24), (2, 6, 10, 14, 18, 21)),
-    "Qwen3.5": Published(QWEN3_5, 64, (), range(3, 64, 4), skipped=1, towers=True),
-    "Qwen3.5 MoE": Published(QWEN3_5_MOE, 40, range(40), range(3, 40, 4), skipped=1, towers=True),
+    "Qwen3.5": Published(QWEN3_5, 64, (), range(3, 64, 4), skipped=1),
+    "Qwen3.5 MoE": Published(QWEN3_5_MOE, 40, range(40), range(3, 40, 4), skipped=1),
+    "Qwen3-VL": Published(QWEN3_VL_4B, 36),
+    "Qwen3-VL MoE": Published(QWEN3_VL_30B, 48, range(48)),
     "Qwen3-Next": Published(QWEN3_NEXT, 48, range(48), range(3, 48, 4), skipped=1),
 }

@@ -227,6 +227,7 @@ QWEN3_5_MOE = _QWEN_OUTER | {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
     "text_config": _TEXT_35B_A3B,
+    "vision_config": {"depth": 27, "hidden_size": 1152, "out_hidden_size": 2048},
 }
 QWEN3_NEXT: dict[str, Any] = {
     "architectures": ["Qwen3NextForCausalLM"],

@@ -26,7 +26,7 @@ from tests.support.published_checkpoints import save_published, small_qwen3_5
 OUTER: dict[str, Any] = {
     "image_token_id": 248056,
     "tie_word_embeddings": False,
-    "vision_config": {"depth": 27, "hidden_size": 1152, "out_hidden_size": 5120},
+    "vision_config": {"depth": 27, "hidden_size": 1152, "out_hidden_size": 96},
 }
 Tensors = dict[str, torch.Tensor]
 

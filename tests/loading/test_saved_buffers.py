@@ -22,13 +22,14 @@ from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors, expected_tensors
 from safetensors.torch import load_file, save_file
 
-from tests.support import encoders, gemma4, vision
+from tests.support import encoders, gemma4, grid_vision, vision
 from tests.support.families.table import FAMILIES
 
 ARCHITECTURES = [name for family in families().values() for name in family.architectures if hasattr(hf, name)]
 _CASES = {
     **{name: row.config for name, row in FAMILIES.items()},
     **vision.CASES,
+    **grid_vision.CASES,
 }
 _DECODERS = ("ForCausalLM", "ForConditionalGeneration")
 POOLED = ModelSettings(pooled=True)

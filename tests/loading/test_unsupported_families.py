@@ -11,8 +11,8 @@ NO_FAMILY = ("MambaForCausalLM", "MiniCPM3ForCausalLM", "T5EncoderModel", "Falco
     ("architecture", "near"),
     [
         ("Qwen4ExpForCausalLM", ["Qwen3NextForCausalLM", "Qwen3MoeForCausalLM"]),
-        ("Qwen3_6ForCausalLM", ["Qwen3_5For", "Qwen3_5MoeForConditionalGeneration"]),
-        ("Qwen3VLForConditionalGeneration", ["Qwen3ForCausalLM"]),
+        ("Qwen3_6ForCausalLM", ["Qwen3_5For"]),
+        ("Qwen2VLForConditionalGeneration", ["Qwen2ForCausalLM"]),
         ("Qwen3OmniMoeForConditionalGeneration", ["Qwen3MoeForCausalLM"]),
         ("Gemma3nForConditionalGeneration", ["Gemma3For"]),
         ("Llama5ForCausalLM", ["LlamaForCausalLM", "Llama4ForConditionalGeneration"]),

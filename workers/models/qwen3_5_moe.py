@@ -1,4 +1,4 @@
-"""Qwen3.5, 3.6 and 3.8, MoE, text: Qwen3.5 with experts, and a gated shared expert, in every layer."""
+"""Qwen3.5, 3.6 and 3.8, MoE: Qwen3.5 with experts, and a gated shared expert, in every layer."""
 
 from numaserve.workers.layers.experts import ExpertNames
 from numaserve.workers.layers.mixers.gated_delta import GatedDeltaNames
@@ -11,10 +11,12 @@ from numaserve.workers.models.config.gated_delta import (
     read_hybrid,
     read_hybrid_common,
     read_multimodal,
+    seeing_hybrid,
 )
 from numaserve.workers.models.config.gguf_experts import expert_values
+from numaserve.workers.models.config.grid_vision import read_grid_images
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE
-from numaserve.workers.models.family import Family, GgufForm, Values
+from numaserve.workers.models.family import GRID_BUFFERS, Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
 
 _DEFAULTS = {
@@ -31,12 +33,13 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json, of the text model or of the multimodal one that holds it as `text_config`. The weights of a
     token's experts are always divided by their sum. Quantized checkpoints have a tensor for each expert."""
     names = ExpertNames() if fields.has("quantization_config") else _TOGETHER
-    fields = read_multimodal(fields, architecture).with_defaults(**_DEFAULTS)
+    outer, fields = fields, read_multimodal(fields, architecture).with_defaults(**_DEFAULTS)
     fields = fields.with_defaults(intermediate_size=fields.values["moe_intermediate_size"])
     common = read_hybrid_common(fields.with_values(norm_topk_prob=True))
     shared = fields.integer("shared_expert_intermediate_size", 1, MAX_INTERMEDIATE)
     experts_of = read_qwen_experts(common, shared=shared, names=names)
-    return read_hybrid(common, "qwen3_5_moe", architecture, experts_of, names=GatedDeltaNames(), **multimodal())
+    config = read_hybrid(common, "qwen3_5_moe", architecture, experts_of, names=GatedDeltaNames(), **multimodal())
+    return seeing_hybrid(config, outer, common.fields)
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:
@@ -48,4 +51,7 @@ FAMILY = Family(
     architectures=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     configure=configure,
     gguf=GgufForm("qwen35moe", values=_gguf_values),
+    buffers=GRID_BUFFERS,
+    images=read_grid_images,
+    needs_processor=False,
 )

@@ -3,6 +3,7 @@
 from functools import partial
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.experts import ExpertNames
 from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models.config.experts import read_qwen_experts
 from numaserve.workers.models.config.fields import Fields
@@ -14,11 +15,11 @@ from numaserve.workers.models.spec import ModelConfig
 _DEFAULTS = {"num_key_value_heads": 4, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 
 
-def configure(fields: Fields, architecture: str) -> ModelConfig:
-    """Map config.json; what it leaves out has transformers' default."""
+def configure(fields: Fields, architecture: str, *, names: ExpertNames = ExpertNames()) -> ModelConfig:  # noqa: B008
+    """Map config.json; what it leaves out has transformers' default. `names` are those of experts' tensors."""
     fields = fields.with_defaults(**_DEFAULTS)
     common = read_common(fields)
-    experts_of = read_qwen_experts(common)
+    experts_of = read_qwen_experts(common, names=names)
     # On every layer: `max_window_layers` counts in Qwen3 only.
     mask = Mask(read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None)
     biases = read_biases(fields)

@@ -9,6 +9,7 @@ from numaserve.workers.layers.mixers.gated_attention import GatedAttention
 from numaserve.workers.layers.mixers.gated_delta import GatedDelta, GatedDeltaNames
 from numaserve.workers.layers.names import Aliases
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.grid_vision import seeing
 from numaserve.workers.models.config.huggingface import (
     MAX_LAYERS,
     MULTIMODAL,
@@ -32,6 +33,7 @@ _DEFAULTS = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
+_SECTIONS = 11, 11, 10  # pairs that are rotated by each coordinate
 _PREDICTOR = "mtp."
 # The tensors of the layer for multi-token prediction (MTP), by the names that other checkpoints have for them.
 _PREDICTOR_NAMES = {
@@ -101,8 +103,13 @@ def read_multimodal(fields: Fields, architecture: str) -> Fields:
 
 
 def multimodal() -> dict[str, Any]:
-    """Return the fields of `ModelConfig` for checkpoints of which only the text is served."""
+    """Return the fields of `ModelConfig` for checkpoints of which the text is served."""
     return MULTIMODAL | {"ignored_prefixes": (*MULTIMODAL["ignored_prefixes"], "model.visual.")}
+
+
+def seeing_hybrid(config: ModelConfig, fields: Fields, text: Fields) -> ModelConfig:
+    """Return the model with the tower of its whole config.json, `fields`, if this has one."""
+    return seeing(config, fields, text, _SECTIONS) if fields.has("vision_config") else config
 
 
 def hybrid_values(metadata: Fields) -> dict[str, object]:

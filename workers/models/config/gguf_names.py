@@ -19,7 +19,7 @@ PREFIX = "model."
 NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
 _LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
-_TOWER_LAYER = re.compile(r"^vision_model\.encoder\.layers\.(?=\d)")
+_TOWER_LAYER = re.compile(r"^(vision_model\.encoder\.layers|visual\.blocks)\.(?=\d)")
 _MAX_UNITS = 2**10
 
 Shape = tuple[int, ...]

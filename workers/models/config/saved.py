@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.parameters import VectorParameter
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
@@ -34,14 +34,18 @@ def as_saved(config: ModelConfig, files: SafetensorsFiles) -> ModelConfig:
     config = replace(config, decoder=replace(decoder, blocks=blocks, predictor=predictor))
     if not config.aliases:
         return config
-    can_predict = any(name.startswith(saved) for _, saved in config.aliases for name in tensors)
+    if config.decoder.tower is not None and not _has_vectors(config.decoder.tower, found, names):
+        config = config.text_only()  # some publish the language model alone, with the whole config.json
+    predictor = config.decoder.predictor
+    saved_as = [] if predictor is None else [saved for name, saved in config.aliases if name.startswith(predictor.at)]
+    can_predict = any(name.startswith(saved) for saved in saved_as for name in tensors)
     return config if can_predict else replace(config.unpredicted(), skipped_layers=0)
 
 
-def _has_vectors(decoder: Decoder, found: Collection[str], names: TensorNames) -> bool:
-    """Return whether all vectors of a decoder are among the tensors that are `found`. The names of matrices differ
+def _has_vectors(layer: Layer, found: Collection[str], names: TensorNames) -> bool:
+    """Return whether all vectors of a layer are among the tensors that are `found`. The names of matrices differ
     between published formats."""
-    vectors = (each for each in decoder.parameters() if isinstance(each, VectorParameter))
+    vectors = (each for each in layer.parameters() if isinstance(each, VectorParameter))
     return all(names.of(source, 0) in found for vector in vectors for source in vector.sources)
 
 

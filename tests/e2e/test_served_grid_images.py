@@ -1,0 +1,116 @@
+"""A server of a model that sees images of any size, asked over HTTP: from a file to the probabilities of
+transformers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import transformers as hf
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from tests.support import checkpoints, grid_vision
+from tests.support.image_files import image_part, in_file, pattern
+from tests.support.real_server import PATIENCE_S, RealServer
+
+TOP = 5
+TOLERANCE = 0.03  # the workers compute in bf16
+TEXT = {"type": "text", "text": "hi"}
+SIZES = [[(50, 50)], [(400, 90), (20, 30)], [(30, 60)]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = checkpoints.build(grid_vision.CASES["qwen3_vl"]())
+    return grid_vision.save_served(model, tmp_path_factory.mktemp("qwen3_vl"))
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[RealServer]:
+    limits = "--image-memory-gib", "0.05", "--max-images", "4", "--max-image-pixels", str(grid_vision.MOST)
+    server = RealServer(*limits, model=str(folder))
+    yield server
+    server.close()
+
+
+def ask(server: RealServer, *turns: dict[str, Any], tokens: int = 1) -> httpx.Response:
+    body = {"messages": turns, "max_tokens": tokens, "temperature": 0, "logprobs": True, "top_logprobs": TOP}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def likeliest(answer: httpx.Response) -> list[float]:
+    assert answer.status_code == 200, answer.text
+    return [
+        each["logprob"]
+        for entry in answer.json()["choices"][0]["logprobs"]["content"]
+        for each in entry["top_logprobs"]
+    ]
+
+
+def of_transformers(folder: Path, images: list[Image.Image]) -> tuple[int, list[float]]:
+    """The number of tokens of a prompt with a text and images, and the likeliest log-probabilities after it."""
+    model = hf.AutoModelForImageTextToText.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    given = Qwen2VLImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt")
+    tokenizer = hf.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), chat_template=grid_vision.TEMPLATE
+    )
+    turns = [user(TEXT, *[{"type": "image"}] * len(images))]
+    first, *rest = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(
+        grid_vision.PLACEHOLDER
+    )
+    counts = (given["image_grid_thw"].prod(-1) // grid_vision.FACTOR**2).tolist()
+    text = first + "".join(grid_vision.PLACEHOLDER * count + part for count, part in zip(counts, rest, strict=True))
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+    with torch.no_grad():
+        logits = model(ids, **given, mm_token_type_ids=(ids == grid_vision.IMAGE_TOKEN).int()).logits[0, -1]
+    top: list[float] = torch.log_softmax(logits, -1).topk(TOP).values.tolist()
+    return ids.shape[1], top
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_images_of_any_size_give_the_probabilities_of_transformers(
+    server: RealServer, folder: Path, sizes: list[tuple[int, int]]
+) -> None:
+    images = [pattern(*size) for size in sizes]
+    tokens, expected = of_transformers(folder, images)
+    parts = [image_part(in_file(image)) for image in images]
+    first, second = (ask(server, user(TEXT, *parts)) for _ in range(2))
+    assert likeliest(first) == pytest.approx(expected, abs=TOLERANCE)
+    assert likeliest(second) == likeliest(first)
+    usages = [answer.json()["usage"] for answer in (first, second)]
+    assert [usage["prompt_tokens"] for usage in usages] == [tokens, tokens]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert [count > 0 for count in cached] == [False, tokens > PAGE_SIZE]
+
+
+def test_a_second_turn_finds_the_image(server: RealServer) -> None:
+    image = image_part(in_file(pattern(70, 110)))
+    first = ask(server, user(image, TEXT), tokens=4)
+    answer = first.json()["choices"][0]["message"]["content"] or "a"
+    turns = user(image, TEXT), {"role": "assistant", "content": answer}, user(TEXT)
+    second, again = (ask(server, *turns) for _ in range(2))
+    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
+    assert likeliest(second) == likeliest(again)
+
+
+def test_few_details_have_the_fewest_tokens(server: RealServer) -> None:
+    file = in_file(pattern(64, 64))
+    high, low = (ask(server, user(image_part(file, detail=detail))) for detail in ("high", "low"))
+    counts = [answer.json()["usage"]["prompt_tokens"] for answer in (high, low)]
+    assert counts[0] - counts[1] == 64 - 4
+
+
+def test_an_image_that_is_too_long_is_refused(server: RealServer) -> None:
+    refused = ask(server, user(TEXT, image_part(in_file(pattern(900, 3)))))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "invalid_image"

@@ -1,0 +1,187 @@
+"""Tiny random checkpoints of models that see images of any size, as they are published, and images for them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from tests.support import checkpoints
+from tests.support.tokenizer_builders import byte_level_backend
+
+IMAGE_TOKEN = 497
+PATCH, FACTOR = 4, 2
+SQUARE = PATCH * FACTOR  # pixels of a side, which become a row of features
+LEAST, MOST = 4 * SQUARE**2, 64 * SQUARE**2  # pixels of an image
+PLACEHOLDER = "<|image_pad|>"
+TEMPLATE = """{%- for message in messages -%}
+{{ message.role + ":" }}
+{%- if message.content is string -%}{{ message.content }}
+{%- else -%}{%- for part in message.content -%}
+{%- if part.type == "image" or "image" in part -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif "text" in part -%}{{ part.text }}{%- endif -%}
+{%- endfor -%}{%- endif -%}{{ "\n" }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}assistant:{%- endif -%}"""
+_TOKENS = {"video_token_id": 494, "vision_start_token_id": 495, "vision_end_token_id": 496}
+
+Pixels = npt.NDArray[np.uint8]
+Shape = tuple[int, int]  # rows and columns of features
+
+
+def _vision(hidden: int, heads: int, outputs: int, **more: Any) -> dict[str, Any]:
+    sizes = {"intermediate_size": 136, "patch_size": PATCH, "num_position_embeddings": 49, "out_hidden_size": outputs}
+    return {"hidden_size": hidden, "num_heads": heads, **sizes, **more}
+
+
+def _text(
+    hidden: int, heads: int, kv_heads: int, intermediate: int, sections: list[int], **more: Any
+) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 5e5, "mrope_section": sections, "mrope_interleaved": True}
+    return checkpoints.sizes(hidden, heads, kv_heads, intermediate, rope_parameters=rope, **more)
+
+
+# Heads that no number of ranks divides, widths that are no multiple of a tile.
+CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "qwen3_vl_moe": lambda: hf.Qwen3VLMoeConfig(
+        text_config=_text(
+            96,
+            3,
+            1,
+            160,
+            [6, 5, 5],
+            head_dim=32,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=40,
+            tie_word_embeddings=False,
+        ),
+        vision_config=_vision(96, 3, 96, depth=3, deepstack_visual_indexes=[1]),
+        image_token_id=IMAGE_TOKEN,
+        **_TOKENS,
+    ),
+    "qwen3_5": lambda: hf.Qwen3_5Config(
+        text_config=_text(
+            96,
+            3,
+            1,
+            160,
+            [3, 3, 2],
+            head_dim=64,
+            num_hidden_layers=4,
+            linear_key_head_dim=32,
+            linear_value_head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+        ),
+        vision_config=_vision(96, 3, 96, depth=2),
+        image_token_id=IMAGE_TOKEN,
+        **_TOKENS,
+    ),
+    "qwen3_vl": lambda: hf.Qwen3VLConfig(
+        text_config=_text(96, 3, 1, 160, [6, 5, 5], head_dim=32, num_hidden_layers=3),
+        vision_config=_vision(120, 5, 96, depth=4, deepstack_visual_indexes=[0, 2]),
+        image_token_id=IMAGE_TOKEN,
+        **_TOKENS,
+    ),
+    "qwen3_5_moe": lambda: hf.Qwen3_5MoeConfig(
+        text_config=_text(
+            96,
+            3,
+            1,
+            160,
+            [3, 3, 2],
+            head_dim=64,
+            num_hidden_layers=4,
+            linear_key_head_dim=32,
+            linear_value_head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=40,
+            shared_expert_intermediate_size=56,
+        ),
+        vision_config=_vision(96, 3, 96, depth=2),
+        image_token_id=IMAGE_TOKEN,
+        **_TOKENS,
+    ),
+}
+
+
+def processor_settings() -> dict[str, Any]:
+    """Return a preprocessor_config.json as published ones are."""
+    return {
+        "size": {"longest_edge": MOST, "shortest_edge": LEAST},
+        "patch_size": PATCH,
+        "temporal_patch_size": 2,
+        "merge_size": FACTOR,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "processor_class": "Qwen3VLProcessor",
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+    }
+
+
+def save(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save a model with the settings of its image processor."""
+    checkpoints.save(model, folder)
+    if model.config.model_type == "qwen3_vl_moe":
+        _turn_experts(folder / "model.safetensors")
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor_settings()))
+    return folder
+
+
+def _turn_experts(file: Path) -> None:
+    """Put the input columns of experts first, as published checkpoints have them."""
+    tensors = load_file(file)
+    turned = {name: each.transpose(1, 2).contiguous() if "experts" in name else each for name, each in tensors.items()}
+    save_file(turned, file, {"format": "pt"})
+
+
+def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save a model with a tokenizer, and with a chat template that writes images as published ones do."""
+    save(model, folder)
+    backend = byte_level_backend()
+    special = ["<|vision_start|>", "<|vision_end|>", PLACEHOLDER]
+    unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
+    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
+
+
+def random_images(shapes: Sequence[Shape], seed: int = 0) -> list[Pixels]:
+    """Return images, uint8 [height, width, 3], with these numbers of features: noise over a slope."""
+    rng = np.random.default_rng(seed)
+
+    def image(rows: int, cols: int) -> Pixels:
+        height, width = rows * SQUARE, cols * SQUARE
+        slope = np.linspace(0, 1, height)[:, None, None] * rng.uniform(0, 200, (1, width, 3))
+        return (slope + rng.uniform(0, 55, (height, width, 3))).astype(np.uint8)
+
+    return [image(*shape) for shape in shapes]
+
+
+def in_store(images: Sequence[Pixels]) -> Pixels:
+    """Return the pixels of images as the image store has them, uint8 [images, the most bytes of an image]."""
+    found = np.zeros((len(images), MOST * 3), np.uint8)
+    for row, image in zip(found, images, strict=True):
+        row[: image.size] = image.reshape(-1)
+    return found
+
+
+def inputs_of(images: Sequence[Pixels], tokens: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """Return what transformers' image processor makes of images that need no resizing, and where they are in
+    `tokens`."""
+    settings = processor_settings()
+    for name in ("processor_class", "image_processor_type"):
+        del settings[name]
+    made = Qwen2VLImageProcessorPil(**settings, do_resize=False)([*images], return_tensors="pt")
+    return {**made, "mm_token_type_ids": (tokens == IMAGE_TOKEN).int()[None]}

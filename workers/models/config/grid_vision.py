@@ -1,0 +1,219 @@
+"""The vision tower of Qwen3-VL and Qwen3.5 in config.json, its image processor, and rotary coordinates of their
+text."""
+
+from dataclasses import replace
+from math import isqrt
+
+from numaserve.workers.interface.images import Grid, ImageInput
+from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.grid_tower import GridEmbedding, GridTower, Merger
+from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
+from numaserve.workers.layers.mlp import MlpNames, PlainMlp
+from numaserve.workers.layers.norm import LayerNorm
+from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.layers.vision import CHANNELS
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
+    MAX_INTERMEDIATE,
+    MAX_LAYERS,
+    MULTIMODAL,
+    read_head_dim,
+    read_layer_count,
+)
+from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.rope import rope_fields
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.rope import RopeConfig
+from numaserve.workers.program.slots import RowIndex
+
+ALIASES = (("visual.", "model.visual."),)
+_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}  # the first is that of published files
+_DEFAULTS = {
+    "num_hidden_layers": 27,
+    "hidden_size": 1152,
+    "hidden_act": "gelu_pytorch_tanh",
+    "intermediate_size": 4304,
+    "num_attention_heads": 16,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "num_position_embeddings": 2304,
+}
+_ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "plain_gelu_tanh", "gelu": "gelu"}
+_EPS = 1e-6  # of all norms, in the classes of transformers
+_THETA = 10000.0
+_MAX_PATCH, _MAX_FACTOR, _MAX_FRAMES, _MAX_POSITIONS = 64, 16, 8, 1 << 20
+_MAX_PIXELS = 1 << 32
+_ATTENTION = AttentionNames("attn.qkv", "attn.qkv", "attn.qkv", "attn.proj", "attn_out")
+_MLP = MlpNames(up="mlp.linear_fc1", down="mlp.linear_fc2")
+# Fast and Pil are classes of the same processor.
+_PROCESSORS = {f"Qwen2VLImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
+_BICUBIC = 3
+_HALF = 0.5
+_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
+_LEAST, _MOST = 65536, 16777216  # pixels of an image, in published settings
+_AXES: tuple[RowIndex, ...] = ("time", "height", "width")
+Sections = tuple[int, int, int]  # pairs that are rotated by each coordinate
+
+
+def read_grid_tower(fields: Fields, outputs: int, deep: tuple[int, ...] = ()) -> GridTower:
+    """Return the tower of `vision_config`, whose features have `outputs` columns. `deep` are the blocks whose streams
+    become features too, where config.json names none."""
+    given = fields.child("vision_config")
+    renamed = {ours: given.values[theirs] for theirs, ours in _NAMES.items() if given.has(theirs)}
+    vision = given.with_values(**renamed).with_defaults(**_DEFAULTS)
+    vision.refuse("in_channels", CHANNELS)
+    vision.refuse("out_hidden_size", outputs)
+    hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
+    layers, factor = read_layer_count(vision), vision.integer("spatial_merge_size", 1, _MAX_FACTOR)
+    after = (
+        vision.integers("deepstack_visual_indexes", 0, layers - 1) if vision.has("deepstack_visual_indexes") else deep
+    )
+    rope = RopeConfig(theta=_THETA, rotary_dim=read_head_dim(vision) // 2)
+    if read_head_dim(vision) % 4:
+        raise vision.error(f"heads have {read_head_dim(vision)} dimensions, which must be a multiple of 4")
+    if sorted(set(after)) != list(after):
+        raise vision.error(f"deepstack_visual_indexes={list(after)} must be ascending")
+    return GridTower(
+        tuple(_block(vision, layer, hidden, rope) for layer in range(layers)),
+        factor,
+        _embedding(vision, hidden),
+        _merger("visual.merger.", ("v.post_ln", "mm.0", "mm.2"), hidden, factor, outputs),
+        tuple(_deep_merger(index, layer, hidden, factor, outputs) for index, layer in enumerate(after)),
+        after,
+        rope,
+    )
+
+
+def _embedding(vision: Fields, hidden: int) -> GridEmbedding:
+    count = vision.integer("num_position_embeddings", 1, _MAX_POSITIONS)
+    if isqrt(count) ** 2 != count:
+        raise vision.error(f"num_position_embeddings={count} must be a square")
+    positions = Table("position", "visual.pos_embed", count, hidden, "v.position_embd")
+    patch = vision.integer("patch_size", 1, _MAX_PATCH)
+    frames = vision.integer("temporal_patch_size", 1, _MAX_FRAMES)
+    return GridEmbedding("visual.patch_embed.proj", patch, frames, positions, "v.patch_embd")
+
+
+def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
+    at, dim = f"visual.blocks.{layer}.", read_head_dim(vision)
+    attention = Attention(
+        at,
+        hidden,
+        hidden // dim,
+        hidden // dim,
+        dim,
+        Rotation(rope),
+        dim**-0.5,
+        mask=Mask(bidirectional=True),
+        biases="all",
+        names=_ATTENTION,
+        rule="stored",
+    )
+    mlp = PlainMlp(
+        at,
+        hidden,
+        vision.integer("intermediate_size", 1, MAX_INTERMEDIATE),
+        vision.choice("hidden_act", _ACTIVATIONS),
+        names=_MLP,
+        axis_name="vision_intermediate",
+        biased=True,
+        rule="stored",
+    )
+    before, between = (LayerNorm(f"{at}norm{each}", hidden, _EPS, f"{at}ln{each}") for each in (1, 2))
+    return Block(before, attention, between, mlp)
+
+
+def _merger(at: str, gguf: tuple[str, ...], hidden: int, factor: int, outputs: int, *, merged: bool = False) -> Merger:
+    norm, up, down = gguf
+    square = factor**2 * hidden
+    mlp = PlainMlp(
+        "",
+        outputs,
+        square,
+        "gelu",
+        inputs=square,
+        names=MlpNames(up=f"{at}linear_fc1", down=f"{at}linear_fc2"),
+        gguf=MlpNames(up=up, down=down),
+        axis_name="merged",
+        biased=True,
+        rule="stored",
+    )
+    return Merger(LayerNorm(f"{at}norm", square if merged else hidden, _EPS, norm), mlp, factor, merged)
+
+
+def _deep_merger(index: int, layer: int, hidden: int, factor: int, outputs: int) -> Merger:
+    at, gguf = f"visual.deepstack_merger_list.{index}.", f"v.deepstack.{layer}."
+    return _merger(at, (f"{gguf}norm", f"{gguf}fc1", f"{gguf}fc2"), hidden, factor, outputs, merged=True)
+
+
+def read_grid_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
+    """Map the settings of the image processor; what they leave out has the default of published ones."""
+    tower = config.decoder.tower
+    assert isinstance(tower, GridTower)  # noqa: S101  every model with this reader has one
+    processor.choice("image_processor_type", _PROCESSORS, "Qwen2VLImageProcessor")
+    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
+        processor.refuse(needed, True)
+    processor.refuse("patch_size", tower.patch)
+    processor.refuse("temporal_patch_size", tower.embedding.frames)
+    processor.refuse("merge_size", tower.factor)
+    size = processor.child("size")
+    # Older files name the bounds outside of `size`, and these then count.
+    least, most = (
+        processor.integer(name, 1, _MAX_PIXELS, size.integer(edge, 1, _MAX_PIXELS, default))
+        for name, edge, default in (("min_pixels", "shortest_edge", _LEAST), ("max_pixels", "longest_edge", _MOST))
+    )
+    return ImageInput(
+        sizes=Grid(square=tower.patch * tower.factor, least_pixels=least, pixels=most),
+        resample=read_filter(processor, _BICUBIC),
+        do_resize=True,
+        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
+        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
+        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
+        token=fields.integer("image_token_id", 0, config.vocab_size - 1),
+    )
+
+
+def seeing(
+    config: ModelConfig, fields: Fields, text: Fields, sections: Sections, deep: tuple[int, ...] = ()
+) -> ModelConfig:
+    """Return a text model with the tower of `fields`, and with rotary coordinates. `sections` and `deep` are
+    defaults."""
+    tower, decoder = read_grid_tower(fields, config.hidden_size, deep), config.decoder
+    blocks = tuple(_by_axes(block, text, sections) for block in decoder.blocks)
+    predictor = decoder.predictor
+    if predictor is not None:
+        predictor = replace(predictor, block=_by_axes(predictor.block, text, sections))
+    saved = [saved for _, saved in ALIASES]
+    return replace(
+        config,
+        decoder=replace(decoder, tower=tower, blocks=blocks, predictor=predictor),
+        prefixes=MULTIMODAL["prefixes"],
+        aliases=(*config.aliases, *ALIASES),
+        ignored_prefixes=tuple(each for each in config.ignored_prefixes if each not in saved),
+    )
+
+
+def _by_axes(block: Block, text: Fields, sections: Sections) -> Block:
+    """Return a block whose attention, if it has any, is rotated by coordinates."""
+    attention = block.attention
+    if not isinstance(attention, Attention):
+        return block
+    rotation = replace(attention.rotation, rope=_with_axes(attention.rotation.rope, text, sections))
+    return replace(block, attention=replace(attention, rotation=rotation))
+
+
+def _with_axes(rope: RopeConfig, fields: Fields, default: Sections) -> RopeConfig:
+    """Return a rope by coordinates: pairs are rotated by time, height and width in turn, as far as `mrope_section`
+    reaches, and all others by time."""
+    parameters = rope_fields(fields)
+    sections = parameters.integers("mrope_section", 0, MAX_LAYERS) if parameters.has("mrope_section") else default
+    if len(sections) != len(_AXES):
+        raise parameters.error(f"mrope_section has {len(sections)} numbers, and must have {len(_AXES)}")
+    parameters.refuse("mrope_interleaved", True)
+    pairs = range(rope.rotary_dim // 2)
+    axes = (pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in pairs)
+    return replace(rope, axes=tuple(_AXES[axis] for axis in axes))

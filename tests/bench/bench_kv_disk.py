@@ -85,8 +85,8 @@ async def _all_turns(url: str, sessions: int, vocabulary: range) -> tuple[float,
 
 
 def _streams(asked: argparse.Namespace) -> None:
-    """Start both servers anew for each round: a server is slower than its equal for as long as it runs, by the pages of
-    memory that it was given. The first one takes the larger pages that are left."""
+    """Start both servers for each round: two equal servers differ for as long as they run, by the pages of memory that
+    they were given. The first one takes the larger pages that are left."""
     found = []
     for load in range(asked.rounds):
         begins = bool(load % 2)

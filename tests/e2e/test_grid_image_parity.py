@@ -21,7 +21,7 @@ from numaserve.workers.interface.protocol import (
     TowerWork,
 )
 
-from tests.support import checkpoints, grid_vision
+from tests.support import checkpoints, gguf_grid_vision, grid_vision
 from tests.support.parity import Distance, Scores
 from tests.support.rank_group import RankGroup
 
@@ -137,3 +137,20 @@ def test_with_images_of_any_size_ranks_are_as_close_to_fp32_as_transformers_in_b
     assert distance.disagreements <= ALLOWED * yardstick.disagreements
     np.testing.assert_array_equal(cut.logprobs, found.logprobs)
     np.testing.assert_array_equal(beside.logprobs, found.logprobs)
+
+
+@pytest.mark.parametrize("case", grid_vision.CASES)
+def test_gguf_files_of_text_and_tower_have_the_bits_of_the_folder(case: str, tmp_path: Path) -> None:
+    model = checkpoints.build(grid_vision.CASES[case]())
+    for name, parameter in model.named_parameters():
+        if name.endswith("A_log"):  # files hold its exponential, which is exact for 0
+            parameter.data.zero_()
+    folder, file = grid_vision.save(model, tmp_path / "folder"), gguf_grid_vision.save(model, tmp_path)
+    texts, pixels = texts_with_images(), grid_vision.in_store(grid_vision.random_images(SHAPES))
+    limits = {"num_pages": PAGES, "context_length": CONTEXT, "feature_tiles": len(SHAPES), "tiles": pixels}
+    rows = {"max_step_tokens": CONTEXT, "max_logit_rows": CONTEXT}
+    found = []
+    for path in (folder, file):
+        with RankGroup(path, 2, **limits, **rows) as group:
+            found.append(served(group, texts, []).logprobs)
+    np.testing.assert_array_equal(*found)

@@ -299,5 +299,7 @@ FORMS = {  # by type of model; others have their type's name and need no more
     "qwen3_5_text": Form("qwen35", _delta),
     "qwen3_moe": Form("qwen3moe"),
     "qwen3_next": Form("qwen3next", _delta),
+    "qwen3_vl_moe_text": Form("qwen3vlmoe"),
+    "qwen3_vl_text": Form("qwen3vl"),
     "smollm3": Form("smollm3", pairs=True),
 }

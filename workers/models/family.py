@@ -35,7 +35,7 @@ class GgufForm:
     `architecture` is what general.architecture says, or one of `others`; where several families share that value,
     `accepts(metadata)` decides whether a file is of this one. `values(metadata, values)` are fields of config.json that
     extend or replace `values`, the fields of every family; `rope(metadata)` does the same for rope_scaling. A model
-    with a vision tower has a file of its own for it, whose projector is of the type `projector`.
+    with a vision tower has a file of its own for it, whose projector is of one of the types `projectors`.
     """
 
     architecture: str
@@ -45,7 +45,7 @@ class GgufForm:
     equal_value_length: bool = True  # values of heads are as long as keys
     pairs: bool = False  # rotated dimensions lie in pairs
     others: tuple[str, ...] = ()
-    projector: str = ""  # empty: there is no such file, or it is not used
+    projectors: tuple[str, ...] = ("",)  # empty: without such a file
     classifier: str = ""  # the architecture of a file with a classification head; empty: such files are refused
 
     @property

@@ -173,6 +173,6 @@ FAMILY = Family(
     name="idefics3",
     architectures=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
     configure=configure,
-    gguf=GgufForm("llama", projector="idefics3", pairs=True),
+    gguf=GgufForm("llama", projectors=("idefics3",), pairs=True),
     images=read_images,
 )

@@ -59,7 +59,8 @@ def open_model(path: Path, mmproj: str | None = None) -> ModelFiles:
 
     model = open_gguf_model(path)
     named = None if mmproj is None else Path(mmproj)
-    model = replace(model, projector=find_projector(path, model.metadata, projector_types(), named))
+    known = projector_types(str(model.metadata.scalar("general.architecture")))
+    model = replace(model, projector=find_projector(path, model.metadata, known, named))
     return ModelFiles(path, model, SafetensorsFiles(path))
 
 

@@ -21,4 +21,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return common.model("qwen3", architecture, block)
 
 
-FAMILY = Family(name="qwen3", architectures=("Qwen3ForCausalLM",), configure=configure, gguf=GgufForm("qwen3"))
+FAMILY = Family(
+    name="qwen3",
+    architectures=("Qwen3ForCausalLM",),
+    configure=configure,
+    gguf=GgufForm("qwen3", others=("qwen3vl",)),  # without the tower, Qwen3-VL is Qwen3
+)

@@ -14,7 +14,7 @@ from numaserve.workers.models.config.gated_delta import (
     seeing_hybrid,
 )
 from numaserve.workers.models.config.gguf_experts import expert_values
-from numaserve.workers.models.config.grid_vision import read_grid_images
+from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR, read_grid_images
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE
 from numaserve.workers.models.family import GRID_BUFFERS, Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
@@ -33,7 +33,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json, of the text model or of the multimodal one that holds it as `text_config`. The weights of a
     token's experts are always divided by their sum. Quantized checkpoints have a tensor for each expert."""
     names = ExpertNames() if fields.has("quantization_config") else _TOGETHER
-    outer, fields = fields, read_multimodal(fields, architecture).with_defaults(**_DEFAULTS)
+    outer, fields = fields, read_multimodal(fields).with_defaults(**_DEFAULTS)
     fields = fields.with_defaults(intermediate_size=fields.values["moe_intermediate_size"])
     common = read_hybrid_common(fields.with_values(norm_topk_prob=True))
     shared = fields.integer("shared_expert_intermediate_size", 1, MAX_INTERMEDIATE)
@@ -50,7 +50,7 @@ FAMILY = Family(
     name="qwen3_5_moe",
     architectures=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     configure=configure,
-    gguf=GgufForm("qwen35moe", values=_gguf_values),
+    gguf=GgufForm("qwen35moe", values=_gguf_values, projectors=("", GRID_PROJECTOR)),
     buffers=GRID_BUFFERS,
     images=read_grid_images,
     needs_processor=False,

@@ -35,5 +35,6 @@ FAMILY = Family(
     name="qwen3_moe",
     architectures=("Qwen3MoeForCausalLM",),
     configure=configure,
-    gguf=GgufForm("qwen3moe", values=partial(expert_values, renormalized=True)),
+    # Without the tower, Qwen3-VL-MoE is Qwen3-MoE.
+    gguf=GgufForm("qwen3moe", values=partial(expert_values, renormalized=True), others=("qwen3vlmoe",)),
 )

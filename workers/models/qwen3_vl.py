@@ -2,9 +2,9 @@
 
 from numaserve.workers.models import qwen3
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.grid_vision import read_grid_images, seeing
+from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR, read_grid_images, seeing
 from numaserve.workers.models.config.huggingface import read_text
-from numaserve.workers.models.family import GRID_BUFFERS, Family
+from numaserve.workers.models.family import GRID_BUFFERS, Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 
 SECTIONS = 24, 20, 20
@@ -22,6 +22,7 @@ FAMILY = Family(
     name="qwen3_vl",
     architectures=("Qwen3VLForConditionalGeneration",),
     configure=configure,
+    gguf=GgufForm("qwen3vl", projectors=(GRID_PROJECTOR,)),
     buffers=GRID_BUFFERS,
     images=read_grid_images,
     needs_processor=False,

@@ -1,12 +1,15 @@
 """Qwen3-VL-MoE: Qwen3-VL with experts, which published checkpoints have together, input columns first."""
 
+from functools import partial
+
 from numaserve.workers.layers.experts import ExpertNames
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models import qwen3_moe
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.grid_vision import read_grid_images, seeing
+from numaserve.workers.models.config.gguf_experts import expert_values
+from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR, read_grid_images, seeing
 from numaserve.workers.models.config.huggingface import read_text
-from numaserve.workers.models.family import GRID_BUFFERS, Family
+from numaserve.workers.models.family import GRID_BUFFERS, Family, GgufForm
 from numaserve.workers.models.qwen3_vl import DEEP, SECTIONS
 from numaserve.workers.models.spec import ModelConfig
 
@@ -26,6 +29,7 @@ FAMILY = Family(
     name="qwen3_vl_moe",
     architectures=("Qwen3VLMoeForConditionalGeneration",),
     configure=configure,
+    gguf=GgufForm("qwen3vlmoe", values=partial(expert_values, renormalized=True), projectors=(GRID_PROJECTOR,)),
     buffers=GRID_BUFFERS,
     images=read_grid_images,
     needs_processor=False,

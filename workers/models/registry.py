@@ -42,9 +42,10 @@ def _by_architecture() -> dict[str, Family]:
     return {name: family for family in families().values() for name in family.architectures}
 
 
-def projector_types() -> set[str]:
-    """Return the types of projectors of vision towers that are supported in GGUF files."""
-    return {family.gguf.projector for family in families().values() if family.gguf is not None} - {""}
+def projector_types(architecture: str) -> set[str]:
+    """Return the types of projectors of vision towers that are supported next to GGUF files of `architecture`."""
+    forms = (family.gguf for family in families().values())
+    return {each for form in forms if form and architecture in form.architectures for each in form.projectors} - {""}
 
 
 def gguf_family(architecture: str, metadata: Fields, projector: str = "") -> Family:
@@ -52,7 +53,7 @@ def gguf_family(architecture: str, metadata: Fields, projector: str = "") -> Fam
     the type `projector`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]
     for family, form in ((each, each.gguf) for each in known):
-        if form is None or form.projector != projector or architecture not in form.architectures:
+        if form is None or projector not in form.projectors or architecture not in form.architectures:
             continue
         if form.accepts(metadata):
             return family

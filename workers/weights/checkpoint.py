@@ -8,6 +8,7 @@ from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.config.safetensors_files import files_below
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.framed_source import FramedSource
 from numaserve.workers.weights.head_source import HeadSource
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.source import TensorSource
@@ -23,7 +24,9 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
 
         sees = config.decoder.tower is not None
         model = files.gguf if sees else replace(files.gguf, projector=None)
-        return GGUFSource(model, GgufNames(config.decoder, config.skipped_layers))
+        names = GgufNames(config.decoder, config.skipped_layers)
+        found, frames = GGUFSource(model, names), names.frames()
+        return FramedSource(found, frames) if frames else found
     below = (file for folder in config.folders for file in files_below(files.path, folder))
     source: TensorSource = SafetensorsSource([*files.safetensors, *below])
     if config.decoder.token_head is not None:

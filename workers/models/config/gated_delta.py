@@ -94,12 +94,10 @@ def read_hybrid_common(fields: Fields) -> Common:
     return read_common(fields, plus_one=True)
 
 
-def read_multimodal(fields: Fields, architecture: str) -> Fields:
+def read_multimodal(fields: Fields) -> Fields:
     """Return the fields of the text model. Unlike other classes of transformers, this one does not tie the head by
     default."""
-    if architecture.endswith("ForConditionalGeneration"):
-        return read_text(fields.with_defaults(tie_word_embeddings=False))
-    return fields
+    return read_text(fields, tied=False) if fields.has("text_config") else fields
 
 
 def multimodal() -> dict[str, Any]:

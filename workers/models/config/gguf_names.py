@@ -21,6 +21,7 @@ _LAYERS, _BLOCKS = "layers.", "blk."
 _LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
 _TOWER_LAYER = re.compile(r"^(vision_model\.encoder\.layers|visual\.blocks)\.(?=\d)")
 _MAX_UNITS = 2**10
+_FRAMED = 4  # dimensions of the kernel of a convolution over channels, frames, rows and columns
 
 Shape = tuple[int, ...]
 
@@ -49,6 +50,15 @@ class GgufNames:
         if len(shape) != len(source.shape) + 1 or shape[0] > _MAX_UNITS:
             return [name], shape
         return [_name(source, unit) for unit in range(shape[0])], shape[1:]
+
+    def frames(self) -> dict[str, list[str]]:
+        """Return the tensors that a file has for a convolution over frames after that of the first frame, by the
+        convolution's Hugging Face name."""
+        return {
+            _name(source, 0): [f"{name}.{frame}" for frame in range(1, source.kernel[1])]
+            for name, source in self._sources.items()
+            if len(source.kernel) == _FRAMED
+        }
 
 
 def shape_of(tensor: ReaderTensor) -> Shape:

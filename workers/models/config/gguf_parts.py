@@ -94,9 +94,10 @@ def _named_projector(path: Path, hidden: object, known: Collection[str]) -> GGUF
     if kind is None:
         raise OperatorError(f"{path}: not a vision tower; set mmproj to the mmproj file of the model, or leave it out")
     if kind not in known:
+        supported = ", ".join(sorted(known)) or "none for the architecture of this model"
         raise OperatorError(
-            f"{path}: the vision tower has a projector of type {str(kind)[:100]!r}; supported are "
-            f"{', '.join(sorted(known))}. Leave mmproj out to serve text only"
+            f"{path}: the vision tower has a projector of type {str(kind)[:100]!r}; supported are {supported}. Leave"
+            " mmproj out to serve text only"
         )
     if columns != hidden:
         raise OperatorError(

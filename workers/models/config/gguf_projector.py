@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.mlp import PlainMlp
 from numaserve.workers.layers.vision import Tower
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
 from numaserve.workers.models.config.gguf_names import shape_of
+from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
@@ -24,37 +26,46 @@ _KEYS = {  # after "clip.vision."
     "attention.head_count": "num_attention_heads",
     "attention.layer_norm_epsilon": "layer_norm_eps",
 }
-_PLACEHOLDER = "<image>"
+_TYPES = "clip.vision.projector_type", "clip.projector_type"
 _EDGES = 4  # tiles along the longest edge of an image, in all published models; older files do not say it
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Towers with one type of projector: the token that stands for a part of an image, and what files state of them
+    alone, as fields of `vision_config`, of `text_config` and of the image processor."""
+
+    placeholder: str
+    sizes: Callable[[Fields], dict[str, object]]
+    vision: Callable[[Fields], dict[str, object]] = lambda metadata: {}
+    text: Callable[[Fields, GGUFFile, Fields], dict[str, object]] = lambda text, model, metadata: {}
 
 
 def projector_type(file: GGUFFile) -> object:
     """Return the type of the projector of a vision tower; None without a tower."""
-    return file.scalar("clip.vision.projector_type") or file.scalar("clip.projector_type")
+    return next((found for key in _TYPES if (found := file.scalar(key))), None)
 
 
 def with_projector(text: Fields, model: GGUFFile, metadata: Fields) -> Fields:
     """Return the fields of config.json of a multimodal `model`, from the fields of its text model and the `metadata` of
     the tower's file. Raises `OperatorError` for a tower that is not supported."""
     metadata.refuse("clip.use_silu", False)
+    kind = _kind(metadata)
     vision = {key: metadata.values.get(f"clip.vision.{name}") for name, key in _KEYS.items()}
     fields = {
-        "text_config": text.values,
-        "vision_config": vision,
+        "text_config": {**text.values, **kind.text(text, model, metadata)},
+        "vision_config": vision | kind.vision(metadata),
         "scale_factor": metadata.values.get("clip.vision.projector.scale_factor"),
         "tie_word_embeddings": text.values["tie_word_embeddings"],
-        "image_token_id": _placeholder(model, text),
+        "image_token_id": _placeholder(model, text, kind.placeholder),
     }
     return Fields(fields, text.where)
 
 
 def processor_fields(file: GGUFFile, metadata: Fields) -> Fields:
     """Return the settings of the image processor, as far as the tower's file has some."""
-    tile = metadata.integer("clip.vision.image_size", 1, 1 << 16)
-    edge = metadata.integer("clip.vision.preproc_image_size", 1, 1 << 16, _EDGES * tile)
     mean, std = (file.floats(f"clip.vision.image_{name}") for name in ("mean", "std"))
-    sizes = {"max_image_size": {"longest_edge": tile}, "size": {"longest_edge": edge}}
-    return Fields({**sizes, "image_mean": mean, "image_std": std}, metadata.where)
+    return Fields({**_kind(metadata).sizes(metadata), "image_mean": mean, "image_std": std}, metadata.where)
 
 
 def as_in_projector(tower: Tower, tensors: Mapping[str, ReaderTensor]) -> Tower:
@@ -72,12 +83,29 @@ def as_in_projector(tower: Tower, tensors: Mapping[str, ReaderTensor]) -> Tower:
     return replace(tower, blocks=tuple(blocks))
 
 
-def _placeholder(model: GGUFFile, text: Fields) -> int:
+def _tile_sizes(metadata: Fields) -> dict[str, object]:
+    tile = metadata.integer("clip.vision.image_size", 1, 1 << 16)
+    edge = metadata.integer("clip.vision.preproc_image_size", 1, 1 << 16, _EDGES * tile)
+    return {"max_image_size": {"longest_edge": tile}, "size": {"longest_edge": edge}}
+
+
+def _placeholder(model: GGUFFile, text: Fields, placeholder: str) -> int:
     tokens = enumerate(model.texts("tokenizer.ggml.tokens"))
-    found = next((index for index, token in tokens if token == _PLACEHOLDER), None)
+    found = next((index for index, token in tokens if token == placeholder), None)
     if found is None:
         raise text.error(
-            f"the vocabulary has no token {_PLACEHOLDER}, which stands for a part of an image; use a model that takes"
+            f"the vocabulary has no token {placeholder}, which stands for a part of an image; use a model that takes"
             " images, or one without an mmproj file"
         )
     return found
+
+
+_KINDS = {
+    "idefics3": _Kind("<image>", _tile_sizes),
+    GRID_PROJECTOR: _Kind("<|image_pad|>", grid_sizes, grid_vision, grid_text),
+}
+
+
+def _kind(metadata: Fields) -> _Kind:
+    """Return the kind of a tower of a type that some family has."""
+    return next(_KINDS[str(found)] for key in _TYPES if (found := metadata.values.get(key)))

@@ -29,6 +29,7 @@ from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import RopeConfig
 from numaserve.workers.program.slots import RowIndex
 
+GRID_PROJECTOR = "qwen3vl_merger"  # the type of its projector in GGUF files
 ALIASES = (("visual.", "model.visual."),)
 _NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}  # the first is that of published files
 _DEFAULTS = {

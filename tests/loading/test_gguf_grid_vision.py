@@ -15,6 +15,7 @@ from numaserve.workers.models.load import load_model_config, open_model, read_co
 from numaserve.workers.weights.checkpoint import check_checkpoint
 
 from tests.support import checkpoints, gguf_grid_vision, grid_vision
+from tests.support.gguf_grid_vision import FIRST, SECOND
 from tests.support.loaded import Loaded, load_part
 
 
@@ -101,16 +102,20 @@ def test_a_tower_that_does_not_fit_is_refused(case: str, changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("second", "says"),
+    ("replaced", "says"),
     [
-        (None, r"patch_embd.weight has shape \[120, 3, 4, 4\], but the configuration asks for \[120, 3, 2, 4, 4\]"),
-        (np.zeros((120, 3, 4, 3), np.float32), "its frames differ in shape or type; fetch the file again"),
+        (
+            {SECOND: None},
+            r"patch_embd.weight has shape \[120, 3, 4, 4\], but the configuration asks for \[120, 3, 2, 4, 4\]",
+        ),
+        ({SECOND: np.zeros((120, 3, 4, 3), np.float32)}, "its frames differ in shape or type; fetch the file again"),
+        (dict.fromkeys((FIRST, SECOND), np.zeros((5, 32), np.float32)), r"shape \[5, 32\], no frame of a convolution"),
     ],
 )
-def test_frames_that_are_no_convolution_are_refused(second: Any, says: str, tmp_path: Path) -> None:
+def test_frames_that_are_no_convolution_are_refused(replaced: Any, says: str, tmp_path: Path) -> None:
     model = checkpoints.build(grid_vision.CASES["qwen3_vl"]())
     path = gguf_grid_vision.save(model, tmp_path)
-    gguf_grid_vision.save_tower(model, tmp_path / "mmproj-model.gguf", "F32", {gguf_grid_vision.SECOND: second})
+    gguf_grid_vision.save_tower(model, tmp_path / "mmproj-model.gguf", "Q8_0", replaced)
     files = open_model(path)
     with pytest.raises(OperatorError, match=says):
         check_checkpoint(files, read_config(files))

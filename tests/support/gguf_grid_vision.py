@@ -17,7 +17,7 @@ _TEXTS: dict[str, tuple[type[hf.PreTrainedConfig], str]] = {
     "qwen3_vl_text": (hf.Qwen3Config, "qwen3"),
     "qwen3_vl_moe_text": (hf.Qwen3MoeConfig, "qwen3_moe"),
 }
-SECOND = "v.patch_embd.weight.1"  # the second frame of the convolution
+FIRST, SECOND = "v.patch_embd.weight", "v.patch_embd.weight.1"  # frames of the convolution
 _MERGER = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}
 _DEEP = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
 
@@ -103,7 +103,7 @@ def tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, Array]]:
         elif parts[0] == "merger":
             yield f"{_MERGER[parts[1]]}.{parts[2]}", array
         elif array.ndim == 5:
-            yield "v.patch_embd.weight", array[:, :, 0]
+            yield FIRST, array[:, :, 0]
             yield SECOND, array[:, :, 1]
         else:
             yield names.get_name(f"visual.{name}", try_suffixes=(".weight", ".bias")), np.asarray(array)

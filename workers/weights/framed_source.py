@@ -30,13 +30,17 @@ class FramedSource:
 
     def tensor(self, name: str) -> RawTensor:
         """Return a tensor of numbers. Raises `OperatorError` as the source does, and for frames that differ in shape or
-        type."""
+        type, or are none."""
         first = self._source.tensor(name)
         if name not in self._frames:
             return first
         frames = [first, *map(self._source.tensor, self._frames[name])]
-        if len({(each.shape, each.dtype) for each in frames}) > 1 or not first.data.size:
+        if len({(each.shape, each.dtype) for each in frames}) > 1:
             raise OperatorError(f"{first.label}: its frames differ in shape or type; fetch the file again")
+        if len(first.shape) <= _OUTER or not first.data.size:
+            raise OperatorError(
+                f"{first.label} has shape {list(first.shape)}, no frame of a convolution; fetch it again"
+            )
         rows = int(np.prod(first.shape[:_OUTER]))
         joined = np.stack([each.data.reshape(rows, -1) for each in frames], axis=1).reshape(-1)
         shape = (*first.shape[:_OUTER], len(frames), *first.shape[_OUTER:])

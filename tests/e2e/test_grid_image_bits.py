@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from numaserve.server.speculation import speculation
 from numaserve.server.speculation.drafter import Drafters
 
 from tests.support import checkpoints, grid_vision
+from tests.support.drafters import NoDrafters
 from tests.support.played_drafts import played
+from tests.support.predicting import add_predictor
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import GREEDY, SAMPLED, make_group, scheduler_config
 from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
@@ -22,6 +25,7 @@ PLACES = 2  # of the feature pool: features make way, and are made again
 ROWS = grid_vision.MOST // grid_vision.SQUARE**2
 FEW_PAGES = 11  # the longest request needs 10
 SNAPSHOTS = 8  # of the states of hybrid models
+DRAFTS = 9
 # Each string is an image, by its number. Each number is a text of as many tokens. Images lie over edges of pages (32)
 # and chunks (64), and texts follow that are as far from them as they are long.
 PROMPTS: list[tuple[int | str, ...]] = [
@@ -125,3 +129,18 @@ def test_draft_tokens_change_no_bit_of_images_of_any_size(subject: Subject, monk
     assert_serves(traffic, subject.requests, subject.alone)
     counts = traffic.scheduler.drafted
     assert min(counts["played", accepted] for accepted in (True, False)) > 100
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_layer_that_predicts_changes_no_bit_of_images_of_any_size(tp: int, tmp_path: Path) -> None:
+    folder = grid_vision.save(checkpoints.build(grid_vision.CASES["qwen3_5"]()), tmp_path)
+    add_predictor("qwen3_5", folder, last="model.language_model.layers.3.")
+    pixels, asked = grid_vision.in_store(grid_vision.random_images(SHAPES)), requests()
+    states = {"num_snapshots": SNAPSHOTS, "max_drafts": DRAFTS}
+    with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, mtp=True, **states) as group:
+        alone = one_by_one(Traffic(group, config(num_snapshots=SNAPSHOTS)), asked)
+        for ahead, changes in ((1, {}), (2, {"enable_prefix_cache": True, "num_pages": FEW_PAGES})):
+            limits = config(worker_drafter="mtp", **states, **changes)
+            traffic = Traffic(group, limits, ahead=ahead, drafters=NoDrafters())
+            assert_serves(traffic, asked, alone)
+            assert traffic.scheduler.drafted["mtp", False] > 50

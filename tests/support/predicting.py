@@ -36,16 +36,20 @@ def save_predicting(
     name: str, folder: Path, changed: Callable[[Tensors], None] | None = None, **fields: object
 ) -> Path:
     """A tiny model of a dense layer, one of experts, and a random one that predicts; its tensors may be `changed`."""
-    model = tiny_model(name, **fields)
-    checkpoints.save(model, folder)
+    checkpoints.save(tiny_model(name, **fields), folder)
+    return add_predictor(name, folder, changed=changed)
+
+
+def add_predictor(name: str, folder: Path, last: str = _LAST, changed: Callable[[Tensors], None] | None = None) -> Path:
+    """Add a random layer that predicts, made of the layer `last`, to a saved model; its tensors may be `changed`."""
     (file,) = folder.glob("*.safetensors")
     tensors = load_file(file)
     generator = torch.Generator().manual_seed(1)
-    hidden = model.config.hidden_size
-    block = {each: tensor for each, tensor in tensors.items() if each.startswith(_LAST)}
+    block = {each: tensor for each, tensor in tensors.items() if each.startswith(last)}
+    hidden = len(block[f"{last}input_layernorm.weight"])
     for each, tensor in block.items():
         copied = tensor[torch.randperm(len(tensor), generator=generator)] if tensor.ndim > 1 else tensor.clone()
-        tensors[each.replace(_LAST, PREDICTOR)] = copied.contiguous()
+        tensors[each.replace(last, PREDICTOR)] = copied.contiguous()
     projection = torch.randn(hidden, 2 * hidden, generator=generator) * (2 * hidden) ** -0.5
     tensors[f"{PREDICTOR}eh_proj.weight"] = projection.to(torch.bfloat16)
     for norm in ("enorm", "hnorm", "shared_head.norm"):
@@ -61,8 +65,10 @@ def save_predicting(
     save_file(tensors, file, {"format": "pt"})
     config = folder / "config.json"
     key = "mtp_num_hidden_layers" if is_qwen(name) else "num_nextn_predict_layers"
-    fields = json.loads(config.read_text()) | {key: 1}
-    fields.pop("mlp_layer_types", None)  # which published checkpoints leave out
+    fields = json.loads(config.read_text())
+    text = fields.get("text_config", fields)
+    text[key] = 1
+    text.pop("mlp_layer_types", None)  # which published checkpoints leave out
     config.write_text(json.dumps(fields))
     return folder
 

@@ -110,7 +110,20 @@ def test_few_details_have_the_fewest_tokens(server: RealServer) -> None:
     assert counts[0] - counts[1] == 64 - 4
 
 
-def test_an_image_that_is_too_long_is_refused(server: RealServer) -> None:
-    refused = ask(server, user(TEXT, image_part(in_file(pattern(900, 3)))))
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ((900, 3), "300 times as long"),
+        ((1, 16384), "16384 times as long as the other; the limit is 200. Crop the image"),
+        (
+            (3000, 16),
+            "of which the model makes 872 x 8; the limit is 4096 pixels. Send an image whose edges differ less",
+        ),
+    ],
+    ids=str,
+)
+def test_an_image_that_is_too_long_is_refused(server: RealServer, size: tuple[int, int], says: str) -> None:
+    refused = ask(server, user(TEXT, image_part(in_file(pattern(*size)))))
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "invalid_image"
+    assert says in refused.json()["error"]["message"]

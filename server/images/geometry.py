@@ -78,7 +78,7 @@ def _in_grid(size: Size, sizes: Grid) -> Layout:
         high, wide = (math.ceil(each * beta / square) * square for each in (height, width))
     if high * wide > sizes.pixels:
         raise UnsupportedSize(
-            f"The image has {width} x {height} pixels, of which the model makes {wide} x {high}; the limit is"
+            f"The image has {width} x {height} pixels. The model resizes it to {wide} x {high}, and the limit is"
             f" {sizes.pixels} pixels. Send an image whose edges differ less."
         )
     return Layout((Size(wide, high),), Size(wide, high))

@@ -145,18 +145,23 @@ class ModelConfig:
         """Return the same model without the layer that predicts."""
         return replace(self, decoder=replace(self.decoder, predictor=None))
 
+    @property
+    def tower_prefixes(self) -> tuple[str, ...]:
+        """The beginnings of names that checkpoints have for tensors of the tower."""
+        tower = self.decoder.tower
+        parameters = () if tower is None else tower.parameters()
+        declared = tuple(source.name for parameter in parameters for source in parameter.sources)
+        return tuple(saved for begin, saved in self.aliases if any(name.startswith(begin) for name in declared))
+
     def text_only(self) -> ModelConfig:
         """Return the same model without its tower, whose tensors are ignored."""
-        tower = self.decoder.tower
-        if tower is None:
+        if self.decoder.tower is None:
             return self
-        declared = tuple(source.name for parameter in tower.parameters() for source in parameter.sources)
-        towers = (saved for begin, saved in self.aliases if any(name.startswith(begin) for name in declared))
         return replace(
             self,
             decoder=replace(self.decoder, tower=None),
             images=None,
-            ignored_prefixes=(*self.ignored_prefixes, *towers),
+            ignored_prefixes=(*self.ignored_prefixes, *self.tower_prefixes),
             left_out=(towers_note(["vision"]), *self.left_out),
         )
 

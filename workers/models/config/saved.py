@@ -34,11 +34,10 @@ def as_saved(config: ModelConfig, files: SafetensorsFiles) -> ModelConfig:
     config = replace(config, decoder=replace(decoder, blocks=blocks, predictor=predictor))
     if not config.aliases:
         return config
+    of_others = tuple(saved for _, saved in config.aliases if saved not in config.tower_prefixes)
     if config.decoder.tower is not None and not _has_vectors(config.decoder.tower, found, names):
         config = config.text_only()  # some publish the language model alone, with the whole config.json
-    predictor = config.decoder.predictor
-    saved_as = [] if predictor is None else [saved for name, saved in config.aliases if name.startswith(predictor.at)]
-    can_predict = any(name.startswith(saved) for saved in saved_as for name in tensors)
+    can_predict = any(name.startswith(of_others) for name in tensors)
     return config if can_predict else replace(config.unpredicted(), skipped_layers=0)
 
 

@@ -45,7 +45,7 @@ FOLDER_FILES = (
 TEXT_COLUMNS = 32  # of the model whose tower is read
 _SPECIAL = {"<s>": 256, "</s>": 257, "<fn": 258}
 _LIMITS = Limits()
-_IMAGE_LIMITS = ImageLimits(images=1, file_bytes=1 << 20, file_pixels=1 << 16, pixels=4 * SETTINGS.tile**2)
+_IMAGE_LIMITS = ImageLimits(images=1, file_bytes=1 << 20, file_pixels=1 << 16, pixels=4 * SETTINGS.sizes.pixels)
 
 
 class _Place:

@@ -124,7 +124,7 @@ class RankProgram : public AttentionNodes {
     std::ranges::copy(random_bf16(shape_.features * pool.ld, ++tensors_, 3.0f),
                       reinterpret_cast<bf16*>(program_.arena().data() + pool.offset));
     program_.step().allow_placing(shape_.features);
-    program_.add(std::make_unique<PlaceRowsNode>(residual, pool, shape_.hidden));
+    program_.add(std::make_unique<PlaceRowsNode>(residual, pool, shape_.hidden, /*add=*/tensors_ % 2 == 0));
   }
 
   void pool(Place residual) {

@@ -19,7 +19,11 @@ EXPECTED: dict[RowIndex, list[list[int]]] = {
     "token": TOKENS,
     "position": [[0, 1, 2, 0, 1, 2], [3, 3, 4]],
     "type": [[0, 0, 0, 0, 0, 1], [0, 1, 1]],
+    "time": [[0, 1, 2, 0, 0, 0], [3, 0, 2]],
+    "height": [[0, 1, 2, 0, 0, 1], [3, 1, 2]],
+    "width": [[0, 1, 2, 0, 1, 0], [3, 1, 2]],
 }
+GRID = [0, 2, 2]  # of the image of the second prompt: its first position, rows and columns
 
 
 def step(program: AnyProgram, plan: list[tuple[int, ...]], tokens: list[int]) -> list[int]:
@@ -39,8 +43,9 @@ def test_operations_read_any_index_of_rows(index: RowIndex, team: Team) -> None:
     b.keep("indices", found)
     b.sample(b.lm_head(found, w.matrix(VOCAB, HIDDEN)))
     for program, outside in both(b, team):
-        for slot, second in ((0, 0), (1, 2)):
-            program.init_slot(slot, slot_settings(SlotInit(SamplingParams(temperature=0.0), second_text=second)))
+        greedy = SamplingParams(temperature=0.0)
+        for slot, init in enumerate((SlotInit(greedy), SlotInit(greedy, second_text=2, grids=GRID))):
+            program.init_slot(slot, slot_settings(init))
             program.append_pages(slot, [slot])
         sampled = -1
         for plan, tokens, expected in zip(PLANS, TOKENS, EXPECTED[index], strict=True):

@@ -22,6 +22,7 @@ OTHER = ModelSettings(
     mmproj="/mmproj.gguf",
     max_loras=3,
     max_lora_rank=32,
+    max_image_pixels=1 << 22,
     pooled=True,
     mtp=True,
 )

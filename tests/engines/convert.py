@@ -20,7 +20,7 @@ def convert(checkpoint: Path, kind: str, file: Path) -> None:
         count = self.hparams["vocab_size"]
         tokens = [str(index) for index in range(count)]
         if (placeholder := self.hparams.get("image_token_id")) is not None:
-            tokens[placeholder] = "<image>"
+            tokens[placeholder] = "<|image_pad|>" if fields["model_type"].startswith("qwen") else "<image>"
         self.gguf_writer.add_tokenizer_model("gpt2")
         self.gguf_writer.add_tokenizer_pre("default")
         self.gguf_writer.add_token_list(tokens)
@@ -33,7 +33,8 @@ def convert(checkpoint: Path, kind: str, file: Path) -> None:
     if file.name.startswith("mmproj"):
         converter = get_model_class(fields["architectures"][0], mmproj=True)
     else:
-        converter = get_model_class(fields.get("text_config", {}).get("architectures", fields["architectures"])[0])
+        architectures = fields.get("text_config", {}).get("architectures") or fields["architectures"]
+        converter = get_model_class(architectures[0])
         converter.set_vocab, converter.no_mtp = set_vocab, True
     with torch.inference_mode():
         converter(checkpoint, getattr(gguf.LlamaFileType, f"MOSTLY_{kind}"), file).write()

@@ -10,13 +10,12 @@ from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.images import Grid
 from numaserve.workers.layers.grid_tower import GridTower
-from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.models.load import load_model_config, open_model, read_config, read_whole_config
 from numaserve.workers.weights.checkpoint import check_checkpoint
 
 from tests.support import checkpoints, gguf_grid_vision, grid_vision
 from tests.support.gguf_grid_vision import FIRST, SECOND
-from tests.support.loaded import Loaded, load_part
+from tests.support.loaded import load_part
 
 
 def save(case: str, folder: Path, **changes: Any) -> Path:
@@ -46,17 +45,7 @@ def test_all_weights_of_a_tower_have_the_bits_of_the_folder(kind: str, tmp_path:
     file = gguf_grid_vision.save_text(model, tmp_path / "model.gguf")
     gguf_grid_vision.save_tower(model, tmp_path / "mmproj.gguf", kind)
     for rank in (0, 1):
-        np.testing.assert_equal(*(weights_of(load_part(path, team, [2, 1], rank)) for path in (file, folder)))
-
-
-def weights_of(loaded: Loaded) -> list[Any]:
-    """All matrices and vectors of a rank's tower; None for a vector of another rank."""
-    tower = loaded.config.decoder.tower
-    assert tower is not None
-    found = [
-        loaded.matrix(each) if isinstance(each, MatrixParameter) else loaded.vector(each) for each in tower.parameters()
-    ]
-    return [None if each is None else each.to_numpy() for each in found]
+        np.testing.assert_equal(*(load_part(path, team, [2, 1], rank).tower_weights() for path in (file, folder)))
 
 
 @pytest.mark.parametrize(("case", "family"), [("qwen3_vl", "qwen3"), ("qwen3_vl_moe", "qwen3_moe")])

@@ -44,6 +44,15 @@ class Loaded:
         handle = self.part.vector(parameter)
         return None if handle is None else self.native(handle)
 
+    def tower_weights(self) -> list[Any]:
+        """The values of the vision tower's matrices and vectors; None for a vector that the rank has no part of."""
+        tower = self.config.decoder.tower
+        assert tower is not None
+        found = (
+            self.matrix(each) if isinstance(each, MatrixParameter) else self.vector(each) for each in tower.parameters()
+        )
+        return [None if each is None else each.to_numpy() for each in found]
+
     def native(self, handle: Any) -> Any:
         """What a handle stands for."""
         return self.weights.native(handle)

@@ -18,6 +18,7 @@ FEW_PAGES = ("--kv-cache-gib", "0.0003")  # 9, of which a request needs 4 in the
 SIZES = [(50, 50), (200, 150), (300, 88), (88, 300), (60, 61), (120, 90)]
 TOKENS = 64  # of an answer
 BEGUN = 40  # tokens of all answers before the worker is killed
+MOST_PASSES = 6  # measured times decide whether a step drafts, so that one pass may be without
 
 
 def requests() -> list[dict[str, Any]]:
@@ -73,10 +74,13 @@ def test_deaths_retractions_and_draft_tokens_change_no_bit_of_answers_about_imag
     assert {len(each) for each in undisturbed} == {TOKENS}
     # A draft model that could see is given no image.
     with RealServer(*OPTIONS, *FEW_PAGES, "--draft-model", model, model=model) as server:
-        for victim in (server.worker_pids()[1], None):
-            assert asyncio.run(answers(server, asked, victim)) == undisturbed
-        metrics = server.metrics()
+        assert asyncio.run(answers(server, asked, server.worker_pids()[1])) == undisturbed
+        for _ in range(MOST_PASSES):
+            assert asyncio.run(answers(server, asked)) == undisturbed
+            metrics = server.metrics()
+            accepted = [metrics[f"draft_tokens_total {drafter} accepted"] for drafter in ("suffix", "draft_model")]
+            if min(accepted) > 0:
+                break
     assert metrics["worker_restarts_total signal"] == 1
     assert metrics["retractions_total"] > 0
-    for drafter in ("suffix", "draft_model"):
-        assert metrics[f"draft_tokens_total {drafter} accepted"] > 0
+    assert min(accepted) > 0

@@ -117,7 +117,7 @@ def test_few_details_have_the_fewest_tokens(server: RealServer) -> None:
         ((1, 16384), "16384 times as long as the other; the limit is 200. Crop the image"),
         (
             (3000, 16),
-            "of which the model makes 872 x 8; the limit is 4096 pixels. Send an image whose edges differ less",
+            "The model resizes it to 872 x 8, and the limit is 4096 pixels. Send an image whose edges differ less",
         ),
     ],
     ids=str,

@@ -1,5 +1,7 @@
 """Qwen3-VL: Qwen3 with a vision tower for images of any size, and with rotary coordinates."""
 
+from dataclasses import replace
+
 from numaserve.workers.models import qwen3
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR, read_grid_images, seeing
@@ -15,7 +17,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json. Unlike other classes of transformers, this one does not tie the head by default."""
     text = read_text(fields, tied=False)
     config = seeing(qwen3.configure(text, architecture), fields, text, SECTIONS, DEEP)
-    return config.of_family("qwen3_vl")
+    return replace(config, family="qwen3_vl")
 
 
 FAMILY = Family(

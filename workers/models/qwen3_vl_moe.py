@@ -1,5 +1,6 @@
 """Qwen3-VL-MoE: Qwen3-VL with experts, which published checkpoints have together, input columns first."""
 
+from dataclasses import replace
 from functools import partial
 
 from numaserve.workers.layers.experts import ExpertNames
@@ -22,7 +23,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     text = read_text(fields, tied=False).with_values(norm_topk_prob=True)
     names = ExpertNames() if fields.has("quantization_config") else _TOGETHER
     config = qwen3_moe.configure(text, architecture, names=names)
-    return seeing(config, fields, text, SECTIONS, DEEP).of_family("qwen3_vl_moe")
+    return replace(seeing(config, fields, text, SECTIONS, DEEP), family="qwen3_vl_moe")
 
 
 FAMILY = Family(

@@ -131,10 +131,6 @@ class ModelConfig:
         """Return the same model, whose checkpoint may have the names of tensors of `other` instead."""
         return replace(self, saved_as=(*self.saved_as, other.decoder))
 
-    def of_family(self, family: str) -> ModelConfig:
-        """Return the same model as one of another family."""
-        return replace(self, family=family)
-
     def seeing(self, images: ImageInput) -> ModelConfig:
         """Return the same model, whose tower takes images of these settings."""
         tower = self.decoder.tower

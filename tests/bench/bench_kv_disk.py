@@ -10,18 +10,20 @@ The folder is empty at first and is removed.
 
 import argparse
 import asyncio
+import itertools
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
 
 from tests.bench.bench_serving import Server
-from tests.support.alternating import quartiles
+from tests.support.alternating import quartiles, ratios_of_loads
 
 _TURNS, _FIRST, _LATER, _OUTPUT = 6, 2000, 200, 16
 _AT_ONCE = 8
@@ -85,21 +87,17 @@ async def _all_turns(url: str, sessions: int, vocabulary: range) -> tuple[float,
 
 
 def _streams(asked: argparse.Namespace) -> None:
-    """Start both servers for each round: two equal servers differ for as long as they run, by the pages of memory that
-    they were given. The first one takes the larger pages that are left."""
-    found = []
-    for load in range(asked.rounds):
-        begins = bool(load % 2)
-        with _server(asked.model, tier=begins) as first, _server(asked.model, tier=not begins) as second:
-            with_tier, without = (first, second) if begins else (second, first)
-            rounds = range(load * _LOAD_ROUNDS - 1, (load + 1) * _LOAD_ROUNDS)
-            found += [
-                asyncio.run(_gaps(with_tier.url, number, range(3, asked.vocabulary)))
-                / asyncio.run(_gaps(without.url, number, range(3, asked.vocabulary)))
-                for number in rounds
-            ][1:]  # the first round is for the servers to learn the times of their steps
-        print(f"streams: {' '.join(f'{ratio:.3f}' for ratio in found[-_LOAD_ROUNDS:])} times the gap", flush=True)
-    low, middle, high = quartiles(found)
+    seeds = itertools.count()
+
+    def gap(server: Server) -> dict[str, float]:
+        return {"gap": asyncio.run(_gaps(server.url, next(seeds), range(3, asked.vocabulary)))}
+
+    tier, none = (partial(_server, asked.model, tier=tier) for tier in (True, False))
+    # The first round of a load is for the servers to learn the times of their steps.
+    loads = ratios_of_loads(tier, none, asked.rounds, range(-1, _LOAD_ROUNDS), gap)["gap"]
+    for load in loads:
+        print(f"streams: {' '.join(f'{ratio:.3f}' for ratio in load)} times the gap", flush=True)
+    low, middle, high = quartiles([*itertools.chain.from_iterable(loads)])
     print(f"streams: {middle:.3f} times the gap with writes ({low:.3f} to {high:.3f})", flush=True)
 
 

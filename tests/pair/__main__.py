@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
 from numaserve.workers.bench.shapes import random_checkpoint, write_checkpoint
 
 from tests.pair.server import PairServer
-from tests.support.alternating import quartiles, ratios
+from tests.support.alternating import quartiles, ratios_of_loads
 from tests.support.tiny_model import write_words
 from tests.support.trees import has_commit, installed_root, root_of_commit
 
@@ -60,16 +61,9 @@ def figures(server: PairServer) -> dict[str, float]:
 
 
 def compare(roots: tuple[Path, Path], model: str, rounds: int, loads: int, tp: int) -> dict[str, list[list[float]]]:
-    """Return the ratios of `rounds` in each of `loads`, by the name of the measurement. This tree is loaded first in
-    every second load: the first server takes the larger pages that are left."""
-    found: dict[str, list[list[float]]] = {}
-    for load in range(loads):
-        order = roots if load % 2 else roots[::-1]
-        with PairServer(order[0], model, tp) as first, PairServer(order[1], model, tp) as second:
-            this, base = (first, second) if load % 2 else (second, first)
-            for name, of_load in ratios(this, base, range(-_WARM_UP, rounds), figures).items():
-                found.setdefault(name, []).append(of_load)
-    return found
+    """Return the ratios of `rounds` in each of `loads`, by the name of the measurement."""
+    this, base = (partial(PairServer, root, model, tp) for root in roots)
+    return ratios_of_loads(this, base, loads, range(-_WARM_UP, rounds), figures)
 
 
 def _row(name: str, found: Sequence[Sequence[float]]) -> str:

@@ -40,77 +40,41 @@ def _vision(hidden: int, heads: int, outputs: int, **more: Any) -> dict[str, Any
     return {"hidden_size": hidden, "num_heads": heads, **sizes, **more}
 
 
-def _text(
-    hidden: int, heads: int, kv_heads: int, intermediate: int, sections: list[int], **more: Any
-) -> dict[str, Any]:
+def _text(sections: list[int], **more: Any) -> dict[str, Any]:
     rope = {"rope_type": "default", "rope_theta": 5e5, "mrope_section": sections, "mrope_interleaved": True}
-    return checkpoints.sizes(hidden, heads, kv_heads, intermediate, rope_parameters=rope, **more)
+    return checkpoints.sizes(96, 3, 1, 160, rope_parameters=rope, **more)
 
 
+def _model(kind: type[hf.PreTrainedConfig], text: dict[str, Any], vision: dict[str, Any]) -> hf.PreTrainedConfig:
+    return kind(text_config=text, vision_config=vision, image_token_id=IMAGE_TOKEN, **_TOKENS)
+
+
+_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_HYBRID = {
+    "head_dim": 64,
+    "num_hidden_layers": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
 # Heads that no number of ranks divides, widths that are no multiple of a tile.
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
-    "qwen3_vl_moe": lambda: hf.Qwen3VLMoeConfig(
-        text_config=_text(
-            96,
-            3,
-            1,
-            160,
-            [6, 5, 5],
-            head_dim=32,
-            num_experts=6,
-            num_experts_per_tok=2,
-            moe_intermediate_size=40,
-            tie_word_embeddings=False,
-        ),
-        vision_config=_vision(96, 3, 96, depth=3, deepstack_visual_indexes=[1]),
-        image_token_id=IMAGE_TOKEN,
-        **_TOKENS,
+    "qwen3_vl_moe": lambda: _model(
+        hf.Qwen3VLMoeConfig,
+        _text([6, 5, 5], head_dim=32, tie_word_embeddings=False, **_EXPERTS),
+        _vision(96, 3, 96, depth=3, deepstack_visual_indexes=[1]),
     ),
-    "qwen3_5": lambda: hf.Qwen3_5Config(
-        text_config=_text(
-            96,
-            3,
-            1,
-            160,
-            [3, 3, 2],
-            head_dim=64,
-            num_hidden_layers=4,
-            linear_key_head_dim=32,
-            linear_value_head_dim=32,
-            linear_num_key_heads=2,
-            linear_num_value_heads=4,
-        ),
-        vision_config=_vision(96, 3, 96, depth=2),
-        image_token_id=IMAGE_TOKEN,
-        **_TOKENS,
+    "qwen3_5": lambda: _model(hf.Qwen3_5Config, _text([3, 3, 2], **_HYBRID), _vision(96, 3, 96, depth=2)),
+    "qwen3_vl": lambda: _model(
+        hf.Qwen3VLConfig,
+        _text([6, 5, 5], head_dim=32, num_hidden_layers=3),
+        _vision(120, 5, 96, depth=4, deepstack_visual_indexes=[0, 2]),
     ),
-    "qwen3_vl": lambda: hf.Qwen3VLConfig(
-        text_config=_text(96, 3, 1, 160, [6, 5, 5], head_dim=32, num_hidden_layers=3),
-        vision_config=_vision(120, 5, 96, depth=4, deepstack_visual_indexes=[0, 2]),
-        image_token_id=IMAGE_TOKEN,
-        **_TOKENS,
-    ),
-    "qwen3_5_moe": lambda: hf.Qwen3_5MoeConfig(
-        text_config=_text(
-            96,
-            3,
-            1,
-            160,
-            [3, 3, 2],
-            head_dim=64,
-            num_hidden_layers=4,
-            linear_key_head_dim=32,
-            linear_value_head_dim=32,
-            linear_num_key_heads=2,
-            linear_num_value_heads=4,
-            num_experts=6,
-            num_experts_per_tok=2,
-            moe_intermediate_size=40,
-            shared_expert_intermediate_size=56,
-        ),
-        vision_config=_vision(96, 3, 96, depth=2),
-        image_token_id=IMAGE_TOKEN,
-        **_TOKENS,
+    "qwen3_5_moe": lambda: _model(
+        hf.Qwen3_5MoeConfig,
+        _text([3, 3, 2], shared_expert_intermediate_size=56, **_HYBRID, **_EXPERTS),
+        _vision(96, 3, 96, depth=2),
     ),
 }
 

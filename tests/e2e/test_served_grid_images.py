@@ -3,9 +3,7 @@ transformers."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import torch
 import transformers as hf
@@ -14,12 +12,11 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tests.support import checkpoints, grid_vision
+from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
 from tests.support.image_files import image_part, in_file, pattern
-from tests.support.real_server import PATIENCE_S, RealServer
+from tests.support.real_server import RealServer
 
-TOP = 5
 TOLERANCE = 0.03  # the workers compute in bf16
-TEXT = {"type": "text", "text": "hi"}
 SIZES = [[(50, 50)], [(400, 90), (20, 30)], [(30, 60)]]
 
 
@@ -35,24 +32,6 @@ def server(folder: Path) -> Iterator[RealServer]:
     server = RealServer(*limits, model=str(folder))
     yield server
     server.close()
-
-
-def ask(server: RealServer, *turns: dict[str, Any], tokens: int = 1) -> httpx.Response:
-    body = {"messages": turns, "max_tokens": tokens, "temperature": 0, "logprobs": True, "top_logprobs": TOP}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
-
-
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "content": list(parts)}
-
-
-def likeliest(answer: httpx.Response) -> list[float]:
-    assert answer.status_code == 200, answer.text
-    return [
-        each["logprob"]
-        for entry in answer.json()["choices"][0]["logprobs"]["content"]
-        for each in entry["top_logprobs"]
-    ]
 
 
 def of_transformers(folder: Path, images: list[Image.Image]) -> tuple[int, list[float]]:
@@ -84,13 +63,7 @@ def test_images_of_any_size_give_the_probabilities_of_transformers(
     images = [pattern(*size) for size in sizes]
     tokens, expected = of_transformers(folder, images)
     parts = [image_part(in_file(image)) for image in images]
-    first, second = (ask(server, user(TEXT, *parts)) for _ in range(2))
-    assert likeliest(first) == pytest.approx(expected, abs=TOLERANCE)
-    assert likeliest(second) == likeliest(first)
-    usages = [answer.json()["usage"] for answer in (first, second)]
-    assert [usage["prompt_tokens"] for usage in usages] == [tokens, tokens]
-    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
-    assert [count > 0 for count in cached] == [False, tokens > PAGE_SIZE]
+    assert_answers_twice(server, [TEXT, *parts], tokens, expected, TOLERANCE)
 
 
 def test_a_second_turn_finds_the_image(server: RealServer) -> None:

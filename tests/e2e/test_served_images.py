@@ -2,27 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.interface.protocol import PAGE_SIZE
 from PIL import Image
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from tests.support import vision
+from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
 from tests.support.image_files import image_part, in_file, pattern
-from tests.support.real_server import PATIENCE_S, RealServer
+from tests.support.real_server import RealServer
 
-TOP = 5
 # The workers compute the parts of log-probabilities in bf16.
 TOLERANCE = 0.02
 # Sizes, and details: square, wide, high, and a single tile.
 IMAGES = [((50, 50), "auto"), ((400, 90), "high"), ((88, 300), "auto"), ((200, 150), "low")]
-TEXT = {"type": "text", "text": "hi"}
 LEFT_OUT = "X-Numaserve-Images-Left-Out"
 
 
@@ -40,21 +36,6 @@ def server(folder: Path) -> Iterator[RealServer]:
     server = RealServer("--backend", "reference", "--image-memory-gib", "0.05", "--max-images", "4", model=str(folder))
     yield server
     server.close()
-
-
-def ask(server: RealServer, *turns: dict[str, Any]) -> httpx.Response:
-    body = {"messages": turns, "max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": TOP}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
-
-
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "content": list(parts)}
-
-
-def likeliest(answer: httpx.Response) -> list[float]:
-    assert answer.status_code == 200, answer.text
-    (entry,) = answer.json()["choices"][0]["logprobs"]["content"]
-    return [each["logprob"] for each in entry["top_logprobs"]]
 
 
 def of_transformers(folder: Path, image: Image.Image, *, split: bool) -> tuple[int, list[float]]:
@@ -83,13 +64,8 @@ def test_an_image_gives_the_probabilities_of_transformers(
 ) -> None:
     image = pattern(*size)
     tokens, expected = of_transformers(folder, image, split=detail != "low")
-    first, second = (ask(server, user(TEXT, image_part(in_file(image), detail=detail))) for _ in range(2))
-    assert likeliest(first) == pytest.approx(expected, abs=TOLERANCE)
-    assert likeliest(second) == likeliest(first)
-    usages = [answer.json()["usage"] for answer in (first, second)]
-    assert [usage["prompt_tokens"] for usage in usages] == [tokens, tokens]
-    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
-    assert [count > 0 for count in cached] == [False, tokens > PAGE_SIZE]
+    part = image_part(in_file(image), detail=detail)
+    assert_answers_twice(server, [TEXT, part], tokens, expected, TOLERANCE)
 
 
 def test_other_pixels_are_another_prompt(server: RealServer) -> None:

@@ -1,0 +1,136 @@
+"""Texts with images whose scores by ranks are compared with those of transformers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numaserve.workers.interface.protocol import (
+    PAGE_SIZE,
+    PlacedRows,
+    SamplingParams,
+    SeqPlan,
+    SlotInit,
+    StepPlan,
+    TokenLogprobs,
+    TowerWork,
+)
+
+from tests.support.parity import Distance, Scores
+from tests.support.rank_group import RankGroup
+
+ALLOWED = 1.1  # of transformers' distance in bf16
+POSITIONS = 300
+CONTEXT = 320
+PAGES = CONTEXT // PAGE_SIZE
+CUTS = (3, 7, 31, 125, 204)
+GREEDY = SamplingParams(temperature=0.0, logprobs=1)
+
+
+@dataclass(frozen=True)
+class ImageTexts:
+    """Random texts with images. `starts` has the images of each text by the position of their first row of features."""
+
+    starts: Sequence[dict[int, int]]
+    shapes: Sequence[tuple[int, int]]  # rows and columns of features of each image
+    rows: int  # of features in a place of the pool
+    placeholder: int
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The texts: tokens below the special ones, and placeholders of images."""
+        texts = np.random.default_rng(0).integers(3, 490, (len(self.starts), POSITIONS + 1))
+        for text, starts in zip(texts, self.starts, strict=True):
+            for start, image in starts.items():
+                text[start : start + self._size(image)] = self.placeholder
+        found: list[list[int]] = texts.tolist()
+        return found
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits of ranks that take all texts in one step."""
+        rows = len(self.starts) * CONTEXT
+        pages = {"num_pages": len(self.starts) * PAGES, "context_length": CONTEXT, "feature_tiles": len(self.shapes)}
+        return pages | {"max_step_tokens": rows, "max_logit_rows": rows}
+
+    def reference(self, logits_of: Callable[[torch.Tensor, list[int]], torch.Tensor]) -> Scores:
+        """The scores by `logits_of`, which takes the tokens of a text but for the last one, and its images."""
+        torch.set_num_threads(1)
+        logprobs, top = [], []
+        for text, starts in zip(self.tokens, self.starts, strict=True):
+            tokens = torch.tensor(text)
+            with torch.no_grad():
+                rows = torch.log_softmax(logits_of(tokens[:-1], list(starts.values())).double(), -1)
+            logprobs.append(rows.gather(1, tokens[1:, None])[:, 0].numpy())
+            top.append(rows.argmax(-1).numpy())
+        return Scores(np.concatenate(logprobs), np.concatenate(top))
+
+    def served(self, group: RankGroup, cuts: Sequence[int] = ()) -> Scores:
+        """The scores by ranks, for texts that are cut before some positions."""
+        rows, step = [], 0
+        for text, starts in zip(self.tokens, self.starts, strict=True):
+            for plan in self._steps(text, starts, cuts):
+                rows += group.run(StepPlan(step, **plan)).seqs[0].prompt_logprobs
+                step += 1
+        return _scores_of(rows)
+
+    def together(self, group: RankGroup, step: int) -> Scores:
+        """The scores of all texts in one step, the last text first, with images in other places than their own."""
+        seqs, tower, placed = [], [], []
+        for index, (text, starts) in enumerate(zip(self.tokens[::-1], self.starts[::-1], strict=True)):
+            pages, init = list(range(index * PAGES, (index + 1) * PAGES)), self._init(starts)
+            seqs.append(SeqPlan(2 - index, 0, text[:-1], pages=pages, init=init, prompt_logprobs=text[1:]))
+            for start, image in starts.items():
+                place = len(self.shapes) - 1 - image
+                tower.append(TowerWork(image, place, 0, 0, *self.shapes[image]))
+                placed.append(PlacedRows(index, start, min(self._size(image), POSITIONS - start), place * self.rows))
+        found = group.run(StepPlan(step, seqs, tower=tower, placed=placed)).seqs
+        return _scores_of([row for seq in found[::-1] for row in seq.prompt_logprobs])
+
+    def _steps(self, text: list[int], starts: dict[int, int], cuts: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """The plans of a text. An image is run in the first step that has a row of it."""
+        ran = set[int]()
+        for begin, end in pairwise([0, *cuts, len(text) - 1]):
+            placed, tower = [], []
+            for start, image in starts.items():
+                first, last = max(begin, start), min(end, start + self._size(image))
+                if first < last:
+                    placed.append(PlacedRows(0, first, last - first, image * self.rows + first - start))
+                    if image not in ran:
+                        tower.append(TowerWork(image, image, 0, 0, *self.shapes[image]))
+                        ran.add(image)
+            first_of = {} if begin else {"pages": list(range(PAGES)), "init": self._init(starts)}
+            seq = SeqPlan(0, begin, text[begin:end], prompt_logprobs=text[begin + 1 : end + 1], **first_of)
+            yield {"seqs": [seq], "tower": tower, "placed": placed}
+
+    def _init(self, starts: dict[int, int]) -> SlotInit:
+        grids = [number for start, image in starts.items() for number in (start, *self.shapes[image])]
+        return SlotInit(GREEDY, grids=grids)
+
+    def _size(self, image: int) -> int:
+        rows, cols = self.shapes[image]
+        return rows * cols
+
+
+def assert_close(
+    texts: ImageTexts, folder: Path, tp: int, tiles: npt.NDArray[np.uint8], reference: Callable[[torch.dtype], Scores]
+) -> None:
+    """Ranks are as close to fp32 as transformers in bf16, whose scores are `reference`, within a tenth. Texts that are
+    cut, and all texts in one step, have the same bits."""
+    exact = reference(torch.float32)
+    yardstick = Distance.between(reference(torch.bfloat16), exact)
+    with RankGroup(folder, tp, tiles=tiles, **texts.limits) as group:
+        found, cut, beside = texts.served(group), texts.served(group, CUTS), texts.together(group, 100)
+    distance = Distance.between(found, exact)
+    assert distance.mean_delta <= ALLOWED * yardstick.mean_delta
+    assert distance.disagreements <= ALLOWED * yardstick.disagreements
+    np.testing.assert_array_equal(cut.logprobs, found.logprobs)
+    np.testing.assert_array_equal(beside.logprobs, found.logprobs)
+
+
+def _scores_of(rows: Sequence[TokenLogprobs]) -> Scores:
+    return Scores(np.array([row.logprob for row in rows]), np.array([row.top_ids[0] for row in rows]))

@@ -29,7 +29,7 @@ _INPUT_LEN, _OUTPUT_LEN = 1024, 1024
 
 @takes_settings(
     *("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static"),
-    *("draft_model", "draft_quantization", "speculative", "state_cache_gib", "image_memory_gib", "max_image_pixels"),
+    *("draft_model", "draft_quantization", "speculative", "state_cache_gib", "image_memory_gib"),
 )
 def plan(
     model: Annotated[
@@ -116,7 +116,7 @@ def plan(
     disk = None if kv_disk_gib is None else plan_disk(estimate, kv_disk_gib)
     if disk is not None:
         estimate = with_disk(estimate, disk)
-    tiles = 0 if config.images is None else most_tiles(config.images, serve_config.max_image_pixels)
+    tiles = 0 if config.images is None else most_tiles(config.images, serve_config.settings.max_image_pixels)
     stdout_console().print(estimate_view(name, wanted, estimate, known, explain=explain, image_tiles=tiles, disk=disk))
     lines.write(estimate_record(name, wanted, estimate, known, image_tiles=tiles, disk=disk))
     if not estimate.fits:

@@ -18,7 +18,8 @@ def _checked(defined: ModelOption) -> Any:
 
 
 def _field(defined: ModelOption) -> Any:
-    return Field(defined.default, ge=defined.option.at_least, description=defined.option.description)
+    option = defined.option
+    return Field(defined.default, ge=option.at_least, le=option.at_most, description=option.description)
 
 
 _FIELDS: dict[str, Any] = {name: (_checked(each), _field(each)) for name, each in MODEL_OPTIONS.items()}

@@ -142,13 +142,6 @@ class ServeConfig(BaseModel):
         "Default: no adapter is loaded while the server runs.",
     )
     max_images: int = Field(64, ge=1, le=4096, description="Maximum number of images in a request.")
-    max_image_pixels: int = Field(
-        1 << 20,
-        ge=1,
-        le=1 << 28,
-        description="Maximum pixels of an image after resizing. The tile of the whole image is not counted. The image "
-        "processor of the model resizes images to fewer pixels where its own limit is lower.",
-    )
     max_image_file_mib: float = Field(
         20.0, gt=0, le=1 << 12, description="Maximum size of an image file in a request, in MiB, before base64."
     )

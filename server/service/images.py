@@ -27,7 +27,7 @@ def image_limits(config: ServeConfig) -> ImageLimits:
         images=config.max_images,
         file_bytes=int(config.max_image_file_mib * _MIB),
         file_pixels=config.max_image_file_pixels,
-        pixels=config.max_image_pixels,
+        pixels=config.settings.max_image_pixels,
     )
 
 
@@ -42,13 +42,13 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
     Raises `OperatorError` if a tile or the largest request does not fit, and `OSError` if the kernel refuses the
     memory.
     """
-    smallest = settings.sizes.smallest
-    if config.max_image_pixels < smallest:
+    smallest, pixels = settings.sizes.smallest, config.settings.max_image_pixels
+    if pixels < smallest:
         raise OperatorError(
-            f"max_image_pixels is {config.max_image_pixels}, and the smallest image of the model has {smallest} pixels:"
-            f" set it to at least {smallest}"
+            f"max_image_pixels is {pixels}, and the smallest image of the model has {smallest} pixels: set it to at "
+            f"least {smallest}"
         )
-    each = most_tiles(settings, config.max_image_pixels)
+    each = most_tiles(settings, pixels)
     tiles = store_tiles(config, settings)
     needed = _LARGEST_REQUESTS * config.max_images * each
     if tiles < needed:

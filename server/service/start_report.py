@@ -94,7 +94,7 @@ def _image_rows(checked: Checked) -> list[tuple[str, str]]:
     if images is None:
         return []
     of_ranks = total(rank.images for rank in checked.deployment.ranks)
-    largest = most_tiles(images, config.max_image_pixels)
+    largest = most_tiles(images, config.settings.max_image_pixels)
     return [
         (
             "images",
@@ -186,7 +186,7 @@ def _image_fields(checked: Checked, images: ImageInput) -> dict[str, object]:
     config, of_ranks = checked.config, total(rank.images for rank in checked.deployment.ranks)
     return {
         "max_images": config.max_images,
-        "max_tiles": most_tiles(images, config.max_image_pixels),
+        "max_tiles": most_tiles(images, config.settings.max_image_pixels),
         **images.sizes.described,
         "store_tiles": store_tiles(config, images),
         "feature_tiles": checked.deployment.capacity.feature_tiles,

@@ -27,6 +27,7 @@ class Option:
 
     description: str  # a line of help
     at_least: int | None = None
+    at_most: int | None = None
     needs: str | None = None  # another option that must be set together with this one
     packed: bool = True  # whether the value may affect the bytes of packed weights
 
@@ -103,14 +104,24 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Option("Largest rank of a LoRA adapter. Memory for adapters is proportional to it.", at_least=1, packed=False),
     ] = 16
 
-    max_image_pixels: int = 1 << 20  # of an image after it is resized; the server's limit
+    max_image_pixels: Annotated[
+        int,
+        Option(
+            "Maximum pixels of an image after resizing. The tile of the whole image is not counted. The image "
+            "processor of the model resizes images to fewer pixels where its own limit is lower.",
+            at_least=1,
+            at_most=1 << 28,
+            packed=False,
+        ),
+    ] = 1 << 20
+
     pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens
     mtp: bool = False  # loaded with the predictor layer (token after the next), where the checkpoint has one
 
     def of_weights(self) -> ModelSettings:
         """Return these settings with the default of every field that does not affect the packed weights."""
         unseen = {each.name: each.default for each in _options(ModelSettings).values() if not each.option.packed}
-        return msgspec.structs.replace(self, **unseen, max_image_pixels=ModelSettings().max_image_pixels)
+        return msgspec.structs.replace(self, **unseen)
 
 
 class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,6 @@ def deployment_options(config: ServeConfig, model: Path, isa: str | None, *, wei
         pooled=config.settings.pooled or config.task == "embed",
         mtp=mtp,
         max_loras=config.lora_places,
-        max_image_pixels=config.max_image_pixels,
     )
     return DeploymentOptions(
         model=str(model),

@@ -13,6 +13,8 @@ from numaserve.workers.interface.files import SETTINGS_BYTES, is_there, read_tex
 ALIASES = {
     "tensor_parallel_size": "tp",
     "tp_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "pp_size": "pp",
     "max_model_len": "context_length",
     "max_num_seqs": "max_running_requests",
     "lora_modules": "lora",

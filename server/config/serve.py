@@ -33,6 +33,13 @@ class ServeConfig(BaseModel):
         description="Number of tensor-parallel ranks. More ranks than NUMA nodes make virtual nodes. Default: one "
         "per usable NUMA node.",
     )
+    pp: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Number of pipeline stages. Each stage has `tp` ranks and some of the model's layers, and a token "
+        "passes all stages in turn.",
+    )
     backend: Backend = Field(
         "native",
         description="Backend that runs the model: `native` (the kernels) or `reference` (torch: slow, one rank, "

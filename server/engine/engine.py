@@ -107,6 +107,7 @@ class Engine:
             ),
             metrics,
             world_size=len(launches),
+            leader=next(each.number for each in launches if each.answers),
             depth=2 if config.overlap else 1,
             deadlines=StepDeadlines(config.step_deadline_s),
             beat_s=config.beat_s,

@@ -114,16 +114,16 @@ def workers_of(
     that lack processor time."""
     return [
         WorkerState(
-            rank=launch.rank,
+            rank=launch.number,
             node=launch.nodes[launch.rank],
             cores=len(launch.cpus[launch.rank]),
-            isa=ready[launch.rank].isa,
-            weight_bytes=ready[launch.rank].weight_bytes,
-            kv_bytes=ready[launch.rank].kv_bytes,
-            rss_bytes=told[launch.rank].rss_bytes,
-            misplaced_pages=told[launch.rank].misplaced_pages,
-            starved=launch.rank in starved,
+            isa=ready[launch.number].isa,
+            weight_bytes=ready[launch.number].weight_bytes,
+            kv_bytes=ready[launch.number].kv_bytes,
+            rss_bytes=told[launch.number].rss_bytes,
+            misplaced_pages=told[launch.number].misplaced_pages,
+            starved=launch.number in starved,
         )
         for launch in launches
-        if launch.rank in ready
+        if launch.number in ready
     ]

@@ -32,7 +32,8 @@ from numaserve.server.service.images import make_vision
 from numaserve.server.service.model.model_argument import served_name, served_names
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.speculation.server_drafters import ServerDrafters
-from numaserve.server.supervisor.group import GroupSpec
+from numaserve.server.supervisor.group import GroupSpec, WorkerGroup
+from numaserve.server.supervisor.staged_group import StagedGroup
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
@@ -127,7 +128,8 @@ def make_engine(
         None if kv_feed is None else kv_feed.log,
         ServerDrafters(drafters) if drafters else None,
     )
-    world_size = len(deployment.launches)
+    world_size = deployment.launches[0].world_size
+    is_staged = deployment.launches[0].settings.stages > 1
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
     board_factory = partial(create_mask_board, mask_rows(deployment.capacity.max_slots), checked.vocab_size)
     launches: Sequence[Launch] = deployment.launches
@@ -151,13 +153,13 @@ def make_engine(
             max_queued_requests=config.max_queued_requests,
             max_queued_s=config.max_queued_seconds,
             step_deadline_s=config.step_deadline_seconds,
-            overlap=config.overlap,
+            overlap=config.overlap and not is_staged,
             drafters=drafters,
             mask_patience_s=config.mask_deadline_ms / 1000,
             resume_timeout_s=config.resume_timeout,
             multiplied_by=deployment.multiplied_by,
         ),
-        Supervisor(spec),
+        Supervisor(spec, make_group=StagedGroup if is_staged else WorkerGroup),
         scheduler,
         checked.tokenizer,
         checked.metrics,

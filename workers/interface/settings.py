@@ -117,6 +117,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens
     mtp: bool = False  # loaded with the predictor layer (token after the next), where the checkpoint has one
+    stage: int = 0  # loaded with the blocks of this pipeline stage alone
+    stages: int = 1
 
     def of_weights(self) -> ModelSettings:
         """Return these settings with the default of every field that does not affect the packed weights."""

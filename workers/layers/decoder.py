@@ -26,6 +26,7 @@ from numaserve.workers.program.setup import RankShape
 if TYPE_CHECKING:
     from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import Partition, RankPart
+    from numaserve.workers.program.buffers import Residual
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
@@ -61,9 +62,7 @@ class Decoder(Layer):
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
-        residual = self.embedding.forward(b, part)
-        if self.tower is not None:
-            b.place_rows(FEATURES, residual, self.tower.features)
+        residual = self.begin(b, part)
         rotate_by_axes(b, part, self.blocks)
         inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
         for layer, (block, place) in enumerate(zip(self.blocks, self.layer_caches(part).places, strict=True)):
@@ -73,6 +72,17 @@ class Decoder(Layer):
             block.complete(b, part, residual, inputs)
             if self.tower is not None and layer < len(self.tower.deep):
                 b.place_rows(self.tower.deep[layer], residual, self.tower.features, add=True)
+        self.end(b, part, residual)
+
+    def begin(self, b: ProgramBuilder, part: RankPart) -> Residual:
+        """The residual stream before the first block: embeddings of tokens, and features of images in their places."""
+        residual = self.embedding.forward(b, part)
+        if self.tower is not None:
+            b.place_rows(FEATURES, residual, self.tower.features)
+        return residual
+
+    def end(self, b: ProgramBuilder, part: RankPart, residual: Residual) -> None:
+        """What follows the last block: samples, or vectors of sequences that are pooled."""
         if self.masked_head is not None:
             b.answer(self.masked_head.forward(b, part, self.norm.forward(b, part, residual)))
         elif self.head is None:

@@ -83,6 +83,7 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
         config = config.unpredicted()
     elif config.decoder.predictor is None:
         raise OperatorError(f"{files.path}: the checkpoint has no multi-token prediction (MTP) layer; leave mtp out")
+    config = config.staged(settings.stage, settings.stages)
     if config.labels or not settings.pooled:
         return config
     modules = read_sentence_modules(files.path)

@@ -14,6 +14,7 @@ from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.names import Aliases, TensorNames, find_names
 from numaserve.workers.layers.partition import Partition
+from numaserve.workers.layers.stage import Stage
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.layers.token_head import VECTORS, WEIGHTS, TokenHead
 from numaserve.workers.program.ops.rows import Pooling
@@ -56,6 +57,8 @@ class ModelConfig:
     images: ImageInput | None = None  # of a decoder with a tower
     # The model as a Hugging Face folder has it, where this is that of a GGUF file: adapters may be named after either.
     in_folder: ModelConfig | None = field(default=None, repr=False, compare=False)
+    # The model of all pipeline stages, where this is that of one: what the checkpoint holds.
+    undivided: ModelConfig | None = field(default=None, repr=False, compare=False)
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
@@ -160,6 +163,16 @@ class ModelConfig:
             ignored_prefixes=(*self.ignored_prefixes, *self.tower_prefixes),
             left_out=(towers_note(["vision"]), *self.left_out),
         )
+
+    def staged(self, stage: int, stages: int) -> ModelConfig:
+        """Return the same model with the blocks of one pipeline stage alone, for text. Raises `OperatorError` for a
+        model that cannot be divided."""
+        if stages == 1:
+            return self
+        if self.decoder.head is None:
+            raise OperatorError("--pp needs a task that generates text: leave --pp out, or set --task generate")
+        whole = self.text_only().unpredicted()
+        return replace(whole, decoder=Stage.of(whole.decoder, stage, stages), undivided=whole)
 
     def pooled(self, pooling: Pooling | None = None) -> ModelConfig:
         """Return the same model without its head and its tower, with that `pooling` or its own. Checkpoints of such

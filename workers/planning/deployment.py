@@ -15,11 +15,11 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.activations import activation_notes
 from numaserve.workers.planning.adapters import adapter_notes
-from numaserve.workers.planning.fitting import fit
 from numaserve.workers.planning.images import ImageMemory
 from numaserve.workers.planning.needs import ring_slot_bytes, shared_step_tokens
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
+from numaserve.workers.planning.stages import StageMemory, check_stages, fit_stages, least_capacity
 from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 
@@ -85,31 +85,55 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     Raises `OperatorError` for too few cores, too little memory, too long a context, no experts to divide, or a
     draft model with recurrent layers.
     """
+    check_stages(options)
+    shortest_step = options.max_step_tokens
     placement = place(options, topology)
-    ranks = placement.ranks
-    shares = [len(rank.cpus) for rank in ranks]
     model.check_served()
     if options.settings.expert_parallel:
-        check_experts(model, len(ranks))
-    options = replace(options, draft=draft_options(options, model, shares))
+        check_experts(model, len(placement.ranks) // options.pp)
+    options = replace(options, draft=draft_options(options, model, [len(each.cpus) for each in placement.ranks]))
     check_state_cache(options, model)
-    memory = fit(options, model, topology, ranks)
-    partition, needs, capacity = memory.partition, memory.needs, memory.capacity
-    shortest = shared_step_tokens(replace(memory.options, max_step_tokens=options.max_step_tokens))
-    options = memory.options
-    launches = [
+    stages = fit_stages(options, model, topology, placement.ranks)
+    first, capacity = stages[0], least_capacity(stages)
+    options = min((stage.memory.options for stage in stages), key=lambda each: each.max_step_tokens)
+    shortest = shared_step_tokens(replace(options, max_step_tokens=shortest_step))
+    partitions = [stage.memory.partition for stage in stages]
+    return Deployment(
+        launches=[launch for stage in stages for launch in _launches(stage, options, capacity)],
+        ring_lanes=min(len(rank.cpus) for rank in placement.ranks),
+        ring_slot_bytes=max(ring_slot_bytes(options, each.model, each.memory.partition) for each in stages),
+        ranks=[rank for stage in stages for rank in _resources(stage, capacity)],
+        capacity=capacity,
+        windows=first.memory.windows,
+        shared_step_tokens=shared_step_tokens(options),
+        least_step_tokens=shortest if shortest < shared_step_tokens(options) else None,
+        whole_prompts=model.bidirectional,
+        weight_formats=[*dict.fromkeys(format for each in partitions for format in each.weight_formats())],
+        reuses_prefixes=not model.bidirectional and (not model.has_states or capacity.num_snapshots > 0),
+        multiplied_by=first.memory.partition.multiplied_by(),
+        front_end_cpus=placement.front_end_cpus,
+        notes=(
+            *(*model.notes, *placement.notes, *first.memory.notes),
+            *(*activation_notes(first.memory.partition), *adapter_notes(first.memory.partition)),
+        ),
+    )
+
+
+def _launches(stage: StageMemory, options: DeploymentOptions, capacity: Capacity) -> list[Launch]:
+    ranks = stage.ranks
+    return [
         Launch(
             rank=rank,
             world_size=len(ranks),
             model=options.model,
             cpus=[list(each.cpus) for each in ranks],
             nodes=[each.node for each in ranks],
-            weights=shares,
+            weights=[len(each.cpus) for each in ranks],
             capacity=capacity,
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
-            settings=options.settings,
+            settings=stage.settings,
             weights_cache=options.weights_cache,
             blocking=dict(options.blocking),
             backend=options.backend,
@@ -118,9 +142,13 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         )
         for rank in range(len(ranks))
     ]
-    resources = [
+
+
+def _resources(stage: StageMemory, capacity: Capacity) -> list[RankResources]:
+    needs = stage.memory.needs
+    return [
         RankResources(
-            rank,
+            stage.first + rank,
             each.node,
             each.cpus,
             weight_bytes=needs.weights[rank],
@@ -129,33 +157,17 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             scratch_bytes=needs.scratch[rank],
             images=needs.images[rank],
         )
-        for rank, each in enumerate(ranks)
+        for rank, each in enumerate(stage.ranks)
     ]
-    return Deployment(
-        launches=launches,
-        ring_lanes=min(shares),
-        ring_slot_bytes=ring_slot_bytes(options, model, partition),
-        ranks=resources,
-        capacity=capacity,
-        windows=memory.windows,
-        shared_step_tokens=shared_step_tokens(options),
-        least_step_tokens=shortest if shortest < shared_step_tokens(options) else None,
-        whole_prompts=model.bidirectional,
-        weight_formats=partition.weight_formats(),
-        reuses_prefixes=not model.bidirectional and (not model.has_states or capacity.num_snapshots > 0),
-        multiplied_by=partition.multiplied_by(),
-        front_end_cpus=placement.front_end_cpus,
-        notes=(
-            *(*model.notes, *placement.notes, *memory.notes),
-            *(*activation_notes(memory.partition), *adapter_notes(memory.partition)),
-        ),
-    )
 
 
 def place(options: DeploymentOptions, topology: Topology) -> Placement:
     """The ranks' cores. Raises `OperatorError` for too few cores, and for more than one rank of the reference."""
     if options.backend == "native":
-        return place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+        tp = options.tp
+        if options.pp > 1:
+            tp = options.pp * (tp or max(1, len(topology.nodes) // options.pp))
+        return place_ranks(topology, tp, options.threads_per_worker, options.reserve_core)
     tp = reference.only_rank(options.tp)
     placement = place_ranks(topology, tp, options.threads_per_worker, options.reserve_core)
     return replace(placement, notes=(*placement.notes, reference.NOTE))

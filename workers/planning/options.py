@@ -27,6 +27,7 @@ class DeploymentOptions:
     mem_fraction_static: float
     step_deadline_s: float
     tp: int | None = None
+    pp: int = 1  # pipeline stages
     threads_per_worker: int | None = None
     reserve_core: bool = False
     context_length: int | None = None

@@ -34,6 +34,7 @@ from numaserve.workers.interface.protocol import (
     encode,
 )
 from numaserve.workers.process.adapters import AdapterMissingError
+from numaserve.workers.process.links import StageLinks
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 
@@ -99,6 +100,11 @@ class Mailbox:
         """True if the front end is gone."""
         return bool(self._lifeline.poll(0))
 
+    def check(self) -> None:
+        """Raise `Orphaned` if the front end is gone."""
+        if self.is_orphaned:
+            raise Orphaned
+
     def send(self, message: FromWorker) -> None:
         """Send a message."""
         self._socket.send(encode(message))
@@ -138,7 +144,8 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             sent = step
             mailbox.send(LoadProgress(launch.rank, done, total))
 
-    model = RankModel(launch, node, report, mailbox.wake)
+    links = StageLinks(launch, mailbox.check) if launch.settings.stages > 1 else None
+    model = RankModel(launch, node, report, mailbox.wake, links)
     mailbox.send(
         Ready(
             rank=launch.rank,

@@ -38,10 +38,12 @@ from numaserve.workers.process.adapters import RankAdapters
 from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters import make_drafter
+from numaserve.workers.process.links import StageLinks
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.pooled import NO_VECTOR, PooledVectors
 from numaserve.workers.process.populate import Population
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
+from numaserve.workers.process.stage_steps import StageSteps
 from numaserve.workers.process.tower import make_tower
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
@@ -78,10 +80,11 @@ class RankModel:
         node: NodeContext,
         report: Callable[[int, int], None],
         wake: Callable[[], None] = lambda: None,
+        links: StageLinks | None = None,
     ) -> None:
         """Load the weights and build the Programs; `report(done, total)` gets bytes of packed weights, and `wake` is
-        called by other threads when there are `answers`. Raises `OperatorError` for a checkpoint that cannot be
-        served."""
+        called by other threads when there are `answers`. A pipeline stage has `links`. Raises `OperatorError` for a
+        checkpoint that cannot be served."""
         held = RankWeights(launch)
         self._loaded = [held]
         if launch.draft is not None:
@@ -109,6 +112,7 @@ class RankModel:
             limits = msgspec.structs.replace(limits, max_logit_rows=0)
         served = RankProgram(held, decoder, node, limits)
         self._program = served.program
+        self._stage = None if links is None else StageSteps(links, served.outside)
         self._vectors = PooledVectors(decoder, served.outside.kept(HEAD_COLUMNS) if decoder.token_head else None)
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._tower = make_tower(held, served.outside, node)
@@ -225,6 +229,8 @@ class RankModel:
         when a peer is gone."""
         self._steps += 1
         try:
+            if self._stage is not None:
+                plan = self._stage.begin(plan)
             self._node.set_deadline(plan.deadline_s or self._launch.step_deadline_s)
             for seq in plan.seqs:
                 self._vectors.check(seq)
@@ -249,6 +255,8 @@ class RankModel:
             rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
                 sequences, tokens, targets, plan.step_id, plan.drafts or [], states=states, placed=placed
             )
+            if self._stage is not None:
+                self._stage.end(plan)
             if self._drafter is not None:
                 self._continuations.ran(plan, _sampled(plan, rows))
                 draft_ns += self._drafter.follow(plan)
@@ -258,8 +266,10 @@ class RankModel:
             self._program.revert()
             if self._drafter is not None:
                 self._drafter.revert()
+            if self._stage is not None:
+                self._stage.refuse(plan)
             raise
-        results = self._results(plan, rows) if self._launch.rank == 0 else []
+        results = self._results(plan, rows) if self._launch.answers else []
         return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns, tower_ns)
 
     def _native_row(self, seq: SeqPlan) -> tuple[int, int, int, bool, int, int]:

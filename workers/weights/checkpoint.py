@@ -18,6 +18,7 @@ from numaserve.workers.weights.tensors import check_tensors
 
 def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
     """Return the model's tensors. Raises `OperatorError` when they cannot be read."""
+    config = config.undivided or config
     if files.gguf is not None:
         # For GGUF files only, see `models/load.py`.
         from numaserve.workers.weights.gguf_source import GGUFSource  # noqa: PLC0415

@@ -18,11 +18,12 @@ _CACHE_SCALES = re.compile(r"\.(([qkv]|kv|prob)_(scale|zero_point)|[qkv]_proj\.o
 
 
 def check_tensors(source: TensorSource, config: ModelConfig) -> None:
-    """Compare a checkpoint with its configuration.
+    """Compare a checkpoint with its configuration; a checkpoint has all pipeline stages.
 
     Raises `OperatorError` naming tensors that are missing, that have another shape, or that nothing would use: a
     tensor left out silently would give wrong answers.
     """
+    config = config.undivided or config
     found = source.names()
     names = config.names_in(found)
     plain, parts = expected_tensors(config, names)

@@ -31,7 +31,7 @@ class _Step:
     plan: StepPlan
     times: StepTimes
     waiting_for: set[int] = field(default_factory=set)
-    result: StepResult | None = None  # rank 0's
+    result: StepResult | None = None  # the leader's
     failure: Failure | None = None
 
 
@@ -61,7 +61,7 @@ class StepLoop:
     oracle for `depth` 2, in which plan N+1 leaves before the answer to plan N is in.
 
     A step counts as answered when every rank has answered. The next plan would wait for the slowest rank anyway, and an
-    error of any rank is known before the result is used.
+    error of any rank is known before the result is used. Only the answer of the `leader` has results of sequences.
 
     After `beat_s` seconds without an answer, and immediately when there are new workers, an empty plan is sent. Every
     thread of every rank meets the others in every collective, so a hung rank is noticed before a request comes. A ping
@@ -75,6 +75,7 @@ class StepLoop:
         metrics: Metrics,
         *,
         world_size: int,
+        leader: int = 0,
         depth: int,
         deadlines: StepDeadlines,
         beat_s: float | None,
@@ -87,6 +88,7 @@ class StepLoop:
         self._hooks = hooks
         self._metrics = metrics
         self._ranks = frozenset(range(world_size))
+        self._leader = leader
         self._depth = depth
         self._deadlines = deadlines
         self._in_flight: deque[_Step] = deque()
@@ -139,7 +141,7 @@ class StepLoop:
         self._watch.answered()
         if isinstance(message, Failure):
             step.failure = step.failure or message
-        elif message.rank == 0:
+        elif message.rank == self._leader:
             step.result = message
         try:
             while self._in_flight and not self._in_flight[0].waiting_for:

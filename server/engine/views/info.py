@@ -74,12 +74,12 @@ def workers_info(
     """Return process, place and sizes of each rank that runs."""
     workers: list[dict[str, object]] = []
     for launch, pid in zip(launches, pids, strict=False):  # there are no processes between two launches of the group
-        rank = launch.rank
+        rank = launch.number
         worker: dict[str, object] = {
             "rank": rank,
             "pid": pid,
-            "node": launch.nodes[rank],
-            "cpus": launch.cpus[rank],
+            "node": launch.nodes[launch.rank],
+            "cpus": launch.cpus[launch.rank],
         }
         if rank in ready:
             told = ready[rank]

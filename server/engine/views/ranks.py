@@ -54,7 +54,7 @@ class Ranks:
     def down(self) -> None:
         """Note that all ranks have ended. Their reports about shards stay, since they hold for new workers too."""
         for launch in self._launches:
-            self._metrics.worker(launch.rank, up=False)
+            self._metrics.worker(launch.number, up=False)
 
     @property
     def terms(self) -> list[list[OperationTerms]]:

@@ -26,7 +26,7 @@ def deployment_options(config: ServeConfig, model: Path, isa: str | None, *, wei
     Raises `OperatorError` for a draft model that cannot be found.
     """
     isa = isa if config.backend == "native" else None
-    mtp = _predicts(config, model, weights=weights)
+    mtp = config.pp == 1 and _predicts(config, model, weights=weights)
     draft = _draft(config, isa, weights=weights)
     settings = structs.replace(
         config.settings,
@@ -43,6 +43,7 @@ def deployment_options(config: ServeConfig, model: Path, isa: str | None, *, wei
         mem_fraction_static=config.mem_fraction_static,
         step_deadline_s=config.step_deadline_seconds,
         tp=config.tp,
+        pp=config.pp,
         threads_per_worker=config.threads_per_worker,
         reserve_core=config.reserve_core,
         context_length=config.context_length,

@@ -55,6 +55,19 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     drafter: str = ""  # the drafter in the workers; empty: none
     adapters: list[LoraAdapter] = []  # loaded before `Ready`
     disk_folder: str = ""  # of the disk tier's files; empty: none
+    # ZeroMQ endpoints of the residual streams from the stage before and to the next one; empty: there is no such stage.
+    rows_from: str = ""
+    rows_to: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number of the worker among all stages."""
+        return self.settings.stage * self.world_size + self.rank
+
+    @property
+    def answers(self) -> bool:
+        """Whether the answers of this rank have the results of sequences: on rank 0 of the last stage."""
+        return self.rank == 0 and self.settings.stage == self.settings.stages - 1
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

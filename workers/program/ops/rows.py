@@ -44,7 +44,7 @@ class Given(Operation):
     """out, fp32 [tokens, columns] or `Persistent`, has been filled in from outside before the step, under a name."""
 
     name: str
-    out: Writes[Tensor]
+    out: Writes[Residual | Tensor]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Nothing is done."""
@@ -56,7 +56,7 @@ class Keep(Operation):
     """x, bf16 or fp32 [tokens, columns], is read from outside after the step, under a name."""
 
     name: str
-    x: Reads[Tensor]
+    x: Reads[Residual | Tensor]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Nothing is done."""

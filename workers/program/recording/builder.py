@@ -146,7 +146,13 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
         self.operations.insert(0, Given(name=name, out=out))  # nothing before may have its memory
         return out
 
-    def keep(self, name: str, x: Tensor) -> None:
+    def given_stream(self, name: str, columns: int) -> Residual:
+        """A residual stream that is filled in from outside before each step, as by `given`: equal on all ranks."""
+        out = Residual(self.limits.max_step_tokens, columns, 4)
+        self.operations.insert(0, Given(name=name, out=out))
+        return out
+
+    def keep(self, name: str, x: Residual | Tensor) -> None:
         """Let `x`, bf16 or fp32, be read from outside after each step, as it is at its end; see `OutsideRows`."""
         self.operations.append(Keep(name=name, x=x))
 

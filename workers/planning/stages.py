@@ -1,0 +1,107 @@
+"""The memory of a model's pipeline stages on one host; a model that is not divided is one stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+from numaserve.workers.interface.capacity import Capacity
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.fitting import Fitting, fit
+from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.placement import RankCores
+from numaserve.workers.planning.topology import Topology
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """The ranks of a stage, whose numbers begin at `first`, and what fits in their memory."""
+
+    first: int
+    ranks: Sequence[RankCores]
+    model: ModelConfig
+    settings: ModelSettings
+    memory: Fitting
+
+
+def check_stages(options: DeploymentOptions) -> None:
+    """Raise `OperatorError` for options that stages cannot have."""
+    if options.pp == 1:
+        return
+    refused = {
+        "--backend reference": options.backend == "reference",
+        "--draft-model or mtp": bool(options.drafter) or options.draft is not None,
+        "--lora": options.settings.max_loras > 0,
+        "--task embed": options.settings.pooled,
+    }
+    for option, is_set in refused.items():
+        if is_set:
+            raise OperatorError(f"--pp {options.pp} cannot be combined with {option}: leave out one of them")
+
+
+def fit_stages(
+    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]
+) -> list[StageMemory]:
+    """Return the memory of each stage, whose `ranks` follow those of the stage before.
+
+    Raises `OperatorError` for a stage that does not fit.
+    """
+    stages, tp = options.pp, len(ranks) // options.pp
+    if stages > 1:
+        options = _of_a_stage(options)
+    found = []
+    for stage in range(stages):
+        mine = ranks[stage * tp : (stage + 1) * tp]
+        part = model.staged(stage, stages)
+        memory = fit(options, part, _shared(topology, mine, ranks), mine)
+        settings = structs.replace(memory.options.settings, stage=stage, stages=stages)
+        found.append(StageMemory(stage * tp, mine, part, settings, memory))
+    return found
+
+
+def least_capacity(stages: Sequence[StageMemory]) -> Capacity:
+    """Return the limits that all stages can keep: pages and slots have the same numbers in each."""
+    first, *others = (each.memory.capacity for each in stages)
+    if not others:
+        return first
+    with_states = [each.memory.capacity for each in stages if each.model.has_states]
+    least = {
+        name: min(getattr(each, name) for each in (first, *others))
+        for name in ("num_pages", "context_length", "max_slots", "max_step_tokens", "max_logit_rows")
+    }
+    return structs.replace(first, **least, num_snapshots=min((each.num_snapshots for each in with_states), default=0))
+
+
+def _of_a_stage(options: DeploymentOptions) -> DeploymentOptions:
+    """Return the options of one of several stages on a host, which share what is given for all ranks together.
+
+    Stages have no window tables: those that a stage needs depend on its layers, and a plan goes to all of them. The
+    first stages do not know which draft tokens were accepted, so that states could not go back.
+    """
+    count = options.pp
+    return replace(
+        options,
+        kv_cache_gib=None if options.kv_cache_gib is None else options.kv_cache_gib / count,
+        state_cache_gib=None if options.state_cache_gib is None else options.state_cache_gib / count,
+        memory_bytes=None if options.memory_bytes is None else options.memory_bytes // count,
+        window_tables=False,
+        drafts=False,
+    )
+
+
+def _shared(topology: Topology, mine: Sequence[RankCores], ranks: Sequence[RankCores]) -> Topology:
+    """Return the topology with the free memory that a stage may take: as much for each rank of a node."""
+
+    def share(of_node: int) -> tuple[int, int]:
+        return sum(each.node == of_node for each in mine), sum(each.node == of_node for each in ranks) or 1
+
+    def part(nbytes: int, own: int, every: int) -> int:
+        return nbytes * own // every
+
+    free = topology.cgroup_free_bytes
+    return replace(
+        topology,
+        nodes=tuple(replace(node, free_bytes=part(node.free_bytes, *share(node.id))) for node in topology.nodes),
+        cgroup_free_bytes=None if free is None else part(free, len(mine), len(ranks)),
+    )

@@ -108,7 +108,7 @@ class Engine:
             metrics,
             world_size=len(launches),
             leader=next(each.number for each in launches if each.answers),
-            depth=2 if config.overlap else 1,
+            depth=scheduler.config.max_in_flight if config.overlap else 1,
             deadlines=StepDeadlines(config.step_deadline_s),
             beat_s=config.beat_s,
             clock=clock,

@@ -25,6 +25,7 @@ class Planner:
         running_set: RunningSet,
         speculation: Speculation | None = None,
     ) -> None:
+        self._stages = config.stages
         self._workers_draft = config.worker_drafter is not None
         self._speculation = speculation
         self._kv = kv
@@ -42,12 +43,12 @@ class Planner:
         Rows of an image are a prompt even where one position is left, as in decodes: it may have to wait for a place.
         """
         ranked = self._running_set.ranked()
-        decodes, prompts = list(ranked), []
+        decodes, prompts = self._cohort(ranked), []
         if self._running_set.before_images:
             self._running_set.pass_images()
             prompts = [seq for seq in self._running_set.before_images if seq.num_remaining]
-            decodes = [seq for seq in ranked if seq not in prompts]
-        drafts = self._drafts(step, ranked)
+            decodes = [seq for seq in decodes if seq not in prompts]
+        drafts = self._drafts(step, ranked if self._stages == 1 else decodes)
         for seq in decodes:
             if seq.state is not SequenceState.RUNNING:
                 break  # retracted in favour of an earlier one, like all sequences after it
@@ -65,6 +66,19 @@ class Planner:
             elif remaining:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
+
+    def _cohort(self, ranked: list[Sequence]) -> list[Sequence]:
+        """Return the sequences that may be in the plan: with stages, no more decodes than are an even share of all, and
+        none whose last token is not known yet. The plans in flight have the others, and so all stages have work.
+
+        Chunks of a prompt follow each other through the stages.
+        """
+        if self._stages == 1:
+            return list(ranked)
+        decoding = [seq for seq in ranked if seq.num_remaining == 1]
+        share = -(-len(decoding) // self._stages)
+        known = set([seq for seq in decoding if not seq.position.unknown][:share])
+        return [seq for seq in ranked if seq in known or seq.num_remaining > 1]
 
     def _drafts(self, step: StepBuilder, running: list[Sequence]) -> Mapping[Decode, Draft]:
         """Return the draft tokens to verify.

@@ -40,8 +40,6 @@ from numaserve.server.speculation.reports import (
 )
 from numaserve.workers.interface.protocol import StepPlan, StepResult
 
-MAX_IN_FLIGHT = 2
-
 
 class Scheduler:
     """Decides what runs. Nothing here waits, reads a clock or talks to anyone.
@@ -64,6 +62,10 @@ class Scheduler:
     A sequence whose mask was late takes its sample back, and is retracted until the mask is there: to sample again in
     the same place would write to pages that may be shared. The part of the sequence in the plan in flight rests on a
     placeholder token: it is void, in a page that no sequence finds, since its tokens are not known.
+
+    With pipeline stages there are as many plans in flight, and a sequence waits for its sample: the first stage does
+    not know what the last one samples. `Planner` therefore divides the sequences among the plans. The argument about
+    pages holds for each stage, since each runs all plans in their order.
 
     `RunningSet` and `WaitingQueue` describe which sequences run, which give way, and why nothing deadlocks.
 
@@ -150,7 +152,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Return the next plan, to be sent at once; None when there is nothing to run before the next result."""
         self.newly_admitted, self.unchecked = [], []
-        if len(self.in_flight) == MAX_IN_FLIGHT:
+        if len(self.in_flight) == self.config.max_in_flight:
             return None
         if self._waits_for_drafts():
             return None

@@ -48,6 +48,7 @@ class SchedulerConfig:
     block_pages: int = BLOCK_PAGES  # smaller in tests only
     rows_per_tile: int = 0  # feature rows of a tile of an image; 0: the model reads no images
     placeholder: int | None = None  # the token that stands for a feature row; never a draft token
+    stages: int = 1  # pipeline stages, each of which can run a plan of its own
 
     def __post_init__(self) -> None:
         capacity, most = self.capacity, self.shared_step_tokens
@@ -74,6 +75,11 @@ class SchedulerConfig:
             least = window.least_pages(self.max_running, most, self.max_drafts, self.page_layout)
             if num_pages < least:
                 raise ValueError(f"the table of window {window.tokens} needs at least {least} pages, not {num_pages}")
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most plans in flight: one for each stage; without stages, one that runs and one ahead."""
+        return max(2, self.stages)
 
     @property
     def page_layout(self) -> PageLayout:

@@ -28,6 +28,8 @@ def open_store(checked: Checked, model: ModelConfig) -> Store | None:
     config, launch = checked.config, checked.deployment.launches[0]
     if config.kv_disk_path is None:
         return None
+    if config.pp > 1:
+        raise OperatorError("--kv-disk-path cannot be combined with --pp: leave out one of them")
     if not (config.prefix_cache and checked.deployment.reuses_prefixes):
         _log.warning("--kv-disk-path has no effect: this server caches no prefixes")
         return None

@@ -95,6 +95,8 @@ def _check(started: Started) -> Checked:
     wanted = deployment_options(config, path, isa)
     options = replace(wanted, blocking=blocking_for_ranks(config.blocking, isa))
     model = read_config(files, options.settings)
+    if config.pp > 1:
+        model = model.text_only()
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import zmq
+from msgspec import structs
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
@@ -85,6 +86,17 @@ def _described(number: int, path: Path, config: ModelConfig, settings: Mapping[s
     return LoraAdapter(number, str(path), describe_adapter(path, config, ModelSettings(**settings)).digest)
 
 
+def _linked(launch: Launch, rows: str) -> Launch:
+    """The launch of a rank that receives the rows of the stage before, if there is one, at an endpoint that begins with
+    `rows`."""
+    stage, stages = launch.settings.stage, launch.settings.stages
+    return structs.replace(
+        launch,
+        rows_from=f"{rows}{launch.number}" if stage else "",
+        rows_to=f"{rows}{launch.number + launch.world_size}" if stage < stages - 1 else "",
+    )
+
+
 def _store(tiles: npt.NDArray[np.uint8]) -> Connection:
     """An image store with the pixels of tiles, as the front end makes one."""
     fd = os.memfd_create("images")
@@ -100,7 +112,7 @@ class RankGroup:
     forces an instruction set; None leaves the choice to the workers. With a `mask_grace_s` there is a mask `board`.
     `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model. `tiles` are the pixels of the
     image store, uint8 [tiles, side, side, 3]. `adapters` are loaded at the start, and numbered from 1. The disk tier's
-    files are in `disk_folder`.
+    files are in `disk_folder`. Each of several pipeline `stages` has `tp` ranks, which are numbered through all stages.
     """
 
     def __init__(
@@ -108,6 +120,7 @@ class RankGroup:
         model: Path,
         tp: int = 1,
         *,
+        stages: int = 1,
         isa: str | None = None,
         threads: int = 1,
         cpus: list[list[int]] | None = None,
@@ -138,7 +151,7 @@ class RankGroup:
         self.board = None if mask_grace_s is None else create_mask_board(rows, config.vocab_size)
         if self.board is not None:
             self._exits.callback(self.board.close)
-        segment = None
+        segments: list[Segment] = []
         if tp > 1:
             configs = [config] if draft_model is None else [config, load_model_config(draft_model)]
             hidden, vocabulary = (
@@ -147,8 +160,9 @@ class RankGroup:
             )
             patches = 0 if config.decoder.tower is None else _padded(config.decoder.tower.patches)
             largest = max(max(max_step_tokens, patches) * hidden, max_logit_rows * vocabulary)
-            segment = create_segment(tp, threads, _padded(4 * largest, 4096))
-            self._exits.callback(segment.close)
+            segments = [create_segment(tp, threads, _padded(4 * largest, 4096)) for _ in range(stages)]
+            for segment in segments:
+                self._exits.callback(segment.close)
         limits = Capacity(
             num_pages=num_pages,
             context_length=context_length,
@@ -169,10 +183,10 @@ class RankGroup:
                 nodes=[0] * tp,
                 weights=[threads] * tp,
                 capacity=limits,
-                ring_fd=_RING_FD if segment else -1,
-                ring_nonce=segment.nonce if segment else 0,
+                ring_fd=_RING_FD if segments else -1,
+                ring_nonce=segments[stage].nonce if segments else 0,
                 step_deadline_s=_PATIENCE_S,
-                settings=ModelSettings(**settings),
+                settings=ModelSettings(**settings, stage=stage, stages=stages),
                 weights_cache=weights_cache,
                 backend=backend,
                 mask_fd=_MASK_FD if self.board else -1,
@@ -185,16 +199,18 @@ class RankGroup:
                 adapters=[_described(number, path, config, settings) for number, path in enumerate(adapters, 1)],
                 disk_folder="" if disk_folder is None else str(disk_folder),
             )
+            for stage in range(stages)
             for rank in range(tp)
         ]
+        self._leader = len(launches) - tp
         self._config, self._settings = config, settings
         with contextlib.ExitStack() as undo:
             undo.push(self._exits)
-            self._start(launches, segment, isa, None if tiles is None else _store(tiles))
+            self._start(launches, segments, isa, None if tiles is None else _store(tiles))
             undo.pop_all()
 
     def _start(
-        self, launches: list[Launch], segment: Segment | None, isa: str | None, images: Connection | None
+        self, launches: list[Launch], segments: list[Segment], isa: str | None, images: Connection | None
     ) -> None:
         context = self._exits.enter_context(zmq.Context())
         folder = self._exits.enter_context(
@@ -205,28 +221,31 @@ class RankGroup:
         # Workers end when the write end closes, even if this process is killed.
         lifeline, self._lifeline = map(self._exits.enter_context, FORKS.Pipe(duplex=False))
         files = {_LIFELINE_FD: lifeline}
-        for number, memory in ((_RING_FD, segment), (_MASK_FD, self.board)):
-            if memory is not None:
-                files[number] = Connection(os.dup(memory.fd))
+        if self.board is not None:
+            files[_MASK_FD] = Connection(os.dup(self.board.fd))
+        rings = [Connection(os.dup(segment.fd)) for segment in segments]
         if images is not None:
             files[_IMAGE_FD] = images
         self._folder = Path(folder)
         self._sockets: list[zmq.Socket[bytes]] = []
         environment = {} if isa is None else {"NUMASERVE_ISA": isa}
         for launch in launches:
+            number = launch.number
             socket = self._exits.enter_context(context.socket(zmq.PAIR))
             socket.setsockopt(zmq.LINGER, 0)
-            endpoint = f"ipc://{folder}/rank{launch.rank}.sock"
+            endpoint = f"ipc://{folder}/rank{number}.sock"
             socket.bind(endpoint)
             self._sockets.append(socket)
             arguments = ["--rank", str(launch.rank), "--endpoint", endpoint, "--lifeline-fd", str(_LIFELINE_FD)]
-            process = FORKS.Process(target=work, args=(arguments, environment, files))
+            ring = {_RING_FD: rings[launch.settings.stage]} if rings else {}
+            process = FORKS.Process(target=work, args=(arguments, environment, files | ring))
             process.start()
             self._processes.append(process)
-        for file in files.values():
+        for file in (*files.values(), *rings):
             file.close()
         for socket, launch in zip(self._sockets, launches, strict=True):
-            socket.send(encode(launch))  # waits for the worker to connect, while the others start too
+            # Waits for the worker to connect, while the others start too.
+            socket.send(encode(_linked(launch, f"ipc://{folder}/rows")))
         self.ready = [self._next(rank, Ready) for rank in range(len(launches))]
 
     @property
@@ -239,10 +258,11 @@ class RankGroup:
         self._broadcast(plan)
 
     def receive(self) -> StepResult:
-        """Rank 0's result of the oldest plan in flight, when every rank has answered it. Raises `WorkerFailed`."""
+        """The result of the oldest plan in flight, by rank 0 of the last stage, when every rank has answered it. Raises
+        `WorkerFailed`."""
         results = [self._next(rank, StepResult) for rank in range(len(self._sockets))]
         assert {result.step_id for result in results} == {results[0].step_id}
-        return results[0]
+        return results[self._leader]
 
     def run(self, plan: StepPlan) -> StepResult:
         """Send a plan and wait for its result. Raises `WorkerFailed`."""

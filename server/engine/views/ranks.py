@@ -43,7 +43,7 @@ class Ranks:
         ready = self._ready.values()
         logger.info("%s", loading_line(ready))
         isa = ",".join(sorted({each.isa for each in ready}))
-        self._metrics.describe(version=config.version, model=config.model, isa=isa, tp=len(self._launches))
+        self._metrics.describe(version=config.version, model=config.model, isa=isa, tp=self._launches[0].world_size)
 
     def starved(self, seconds: Mapping[int, float], elapsed: float) -> None:
         """Note that late ranks waited for a processor for such `seconds` of the last `elapsed`."""

@@ -75,14 +75,14 @@ class Decoder(Layer):
         self.end(b, part, residual)
 
     def begin(self, b: ProgramBuilder, part: RankPart) -> Residual:
-        """The residual stream before the first block: embeddings of tokens, and features of images in their places."""
+        """Return the residual stream before the first block: embeddings of tokens, and features of images in their places."""
         residual = self.embedding.forward(b, part)
         if self.tower is not None:
             b.place_rows(FEATURES, residual, self.tower.features)
         return residual
 
     def end(self, b: ProgramBuilder, part: RankPart, residual: Residual) -> None:
-        """What follows the last block: samples, or vectors of sequences that are pooled."""
+        """Append the end: samples, or vectors of sequences that are pooled."""
         if self.masked_head is not None:
             b.answer(self.masked_head.forward(b, part, self.norm.forward(b, part, residual)))
         elif self.head is None:

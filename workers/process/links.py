@@ -70,7 +70,7 @@ class StageLinks:
         self._send(step_id, len(rows), rows.tobytes())
 
     def refuse(self, step_id: int) -> None:
-        """Tell the next stage, if there is one, that this one has refused a plan."""
+        """Report to the next stage, if there is one, that this one has refused a plan."""
         if self._to is not None:
             self._send(step_id, _REFUSED, b"")
 

@@ -33,7 +33,7 @@ class StageSteps:
             self._links.send(plan.step_id, self._kept[: _tokens(plan)])
 
     def refuse(self, plan: StepPlan) -> None:
-        """Tell the next stage that a plan cannot be run."""
+        """Report to the next stage that a plan cannot be run."""
         self._links.refuse(plan.step_id)
 
 

@@ -75,7 +75,7 @@ class Decoder(Layer):
         self.end(b, part, residual)
 
     def begin(self, b: ProgramBuilder, part: RankPart) -> Residual:
-        """Return the residual stream before the first block: embeddings of tokens, and features of images in their places."""
+        """Return the residual stream before the first block, with the features of images in their places."""
         residual = self.embedding.forward(b, part)
         if self.tower is not None:
             b.place_rows(FEATURES, residual, self.tower.features)

@@ -63,7 +63,7 @@ def placed(vision: Vision, tokens: list[int], pictures: Sequence[Picture], param
         raise _of_client(vision.placeholder, param)
     found, end = list[PlacedTile](), 0
     for tile in tiles:
-        found.append(PlacedTile(tokens.index(token, end), tile))
+        found.append(PlacedTile(tokens.index(token, end), tile, vision.expansion.gap))
         end = found[-1].end
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from numaserve.server.images.decoder import ImageDecoder
-from numaserve.server.images.expansion import IDEFICS3, Expansion
+from numaserve.server.images.expansion import Expansion
 from numaserve.server.tokenizer.types import TokenizerError, TokenizerProtocol
 from numaserve.workers.interface.images import ImageInput
 
@@ -15,7 +15,7 @@ class Vision:
     settings: ImageInput
     placeholder: str  # the text of the token `settings.token`
     decoder: ImageDecoder
-    expansion: Expansion = IDEFICS3
+    expansion: Expansion
 
 
 def placeholder_of(settings: ImageInput, tokenizer: TokenizerProtocol) -> str:

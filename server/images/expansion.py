@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.server.images.types import Picture
-from numaserve.workers.interface.images import Grid, ImageInput, Tiles
+from numaserve.workers.interface.images import ImageText
 
 
 @dataclass(frozen=True)
@@ -18,27 +18,36 @@ class Expansion:
     edge: str = ""  # before each tile, and at the end of the image
     whole: str = ""  # before the placeholders of the tile that shows the whole image
     part: str = ""  # before the placeholders of another tile, with places for the tile's row and column, from 1 on
+    newline: str = ""  # between two rows of a tile's grid of features
+    end: str = ""  # after the last tile
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The texts that must be special tokens."""
+        return tuple(each for each in (self.edge, self.newline, self.end) if each)
+
+    @property
+    def gap(self) -> int:
+        """The number of tokens between two rows of a tile's grid of features."""
+        return 1 if self.newline else 0
 
     def of(self, picture: Picture, placeholder: str) -> str:
         """Return the text of an image, with a placeholder for each row of features."""
-        texts = iter([placeholder * tile.features for tile in picture.tiles])
+        texts = iter([self.newline.join([placeholder * tile.cols] * tile.rows) for tile in picture.tiles])
         rows = [
             "".join(f"{self.edge}{self.part.format(row, col)}{next(texts)}" for col in range(1, picture.cols + 1))
             for row in range(1, picture.rows + 1)
         ]
-        last = f"{self.edge}{self.whole}{next(texts)}{self.edge}"
+        last = f"{self.edge}{self.whole}{next(texts)}{self.edge}{self.end}"
         return "".join([*(f"{row}\n" for row in rows), f"\n{last}" if rows else last])
 
 
-# The texts in `get_image_prompt_string`, for Idefics3, SmolVLM and granite-docling.
-IDEFICS3 = Expansion("<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>")
-# By the sizes of images. Around those of any size, the chat template itself writes tokens.
-_EXPANSIONS: Mapping[type, Expansion] = {Tiles: IDEFICS3, Grid: Expansion()}
-
-
-def expansion_of(settings: ImageInput) -> Expansion:
-    """Return the texts of the models that take such images."""
-    return _EXPANSIONS[type(settings.sizes)]
+# The sources are the processors of transformers 5.24. That of Idefics3 is SmolVLM's and granite-docling's too.
+EXPANSIONS: Mapping[ImageText, Expansion] = {
+    "plain": Expansion(),
+    "idefics3": Expansion("<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"),
+    "pixtral": Expansion(newline="[IMG_BREAK]", end="[IMG_END]"),
+}
 
 
 def expand(text: str, pictures: Sequence[Picture], placeholder: str, family: Expansion) -> str:

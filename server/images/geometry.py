@@ -1,14 +1,15 @@
 """The sizes of an image on its way to tiles, as transformers' image processors compute them.
 
 The sources are transformers 5.24, `models/idefics3/image_processing_pil_idefics3.py` for tiles (the file of SmolVLM is
-the same) and `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids. The floating-point operations are the same
-in the same order, because a size is the integer part of a quotient.
+the same), `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids and
+`models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge. The floating-point operations
+are the same in the same order, because a size is the integer part of a quotient.
 """
 
 import math
 from typing import NamedTuple
 
-from numaserve.workers.interface.images import Grid, ImageInput, Tiles
+from numaserve.workers.interface.images import Fitted, Grid, ImageInput, Tiles
 
 _LARGEST_EDGE = 4096  # of an image that becomes tiles, whatever the settings (MAX_IMAGE_SIZE)
 _LARGEST_RATIO = 200  # of the edges of an image that becomes a grid
@@ -46,6 +47,8 @@ class Layout(NamedTuple):
 def lay_out(size: Size, settings: ImageInput, max_pixels: int) -> Layout:
     """Return the layout of an image of `size`, whose last size has at most `max_pixels`. Raises `UnsupportedSize`."""
     sizes = settings.sizes
+    if isinstance(sizes, Fitted):
+        return _fitted(size, sizes)
     return _in_grid(size, sizes) if isinstance(sizes, Grid) else _in_tiles(size, sizes, max_pixels)
 
 
@@ -82,6 +85,23 @@ def _in_grid(size: Size, sizes: Grid) -> Layout:
             f" {sizes.pixels} pixels. Send an image whose edges differ less."
         )
     return Layout((Size(wide, high),), Size(wide, high))
+
+
+def _fitted(size: Size, sizes: Fitted) -> Layout:
+    """Return the layout of an image that keeps its size where it fits. The bound of its pixels is within the server's
+    limit; beyond it, edges are chosen as for tiles."""
+    found = (_rounded_up(size, edge, sizes.square) for edge in range(sizes.longest_edge, 0, -1))
+    whole = next(each for each in found if each.pixels <= sizes.pixels)
+    return Layout((whole,), whole)
+
+
+def _rounded_up(size: Size, edge: int, square: int) -> Size:
+    """Return the size of whole squares around an image of at most `edge` (`get_resize_output_image_size`)."""
+    width, height = size
+    ratio = max(height / edge, width / edge)
+    if ratio > 1:
+        width, height = math.floor(width / ratio), math.floor(height / ratio)
+    return Size(_to_tiles(width, square), _to_tiles(height, square))
 
 
 def _in_tiles(size: Size, sizes: Tiles, max_pixels: int) -> Layout:

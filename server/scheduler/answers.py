@@ -89,7 +89,7 @@ class Answers:
         """
         self._live.end(seq)
         self._kv.forget(seq)
-        for _, tile in seq.request.images:
+        for _, tile, _ in seq.request.images:
             self._features.forget((seq.request.scope.without_adapter, tile.digest))
         return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
 

@@ -1,6 +1,6 @@
 """The images of a prompt, as the scheduler knows them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,13 +28,25 @@ class Tile:
 class PlacedTile(NamedTuple):
     """A tile in a prompt. Each feature row of the tile stands at one position."""
 
-    start: int  # position of the first row
+    start: int  # position of the first feature row
     tile: Tile
+    gap: int = 0  # tokens between two rows of the grid
 
     @property
     def end(self) -> int:
-        """The position after the last row."""
-        return self.start + self.tile.features
+        """The position after the last feature row."""
+        return self.start + self.tile.features + self.gap * (self.tile.rows - 1)
+
+    def runs(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the runs of feature rows at positions from `start` to `end`: the first position, the number of rows,
+        and the first row."""
+        tile = self.tile
+        rows, cols = (tile.rows, tile.cols) if self.gap else (1, tile.features)
+        for row in range(rows):
+            at = self.start + row * (cols + self.gap)
+            first, last = max(start, at), min(end, at + cols)
+            if first < last:
+                yield first, last - first, row * cols + first - at
 
 
 def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], most: int) -> list[Key]:
@@ -44,12 +56,15 @@ def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], most: int) -> l
     """
     keys: list[Key] = [*tokens]
     end = 0
-    for start, tile in images:
-        rows = tile.features
-        if not 0 < rows <= most or not end <= start <= len(keys) - rows:
+    for placed in images:
+        start, rows = placed.start, placed.tile.features
+        if not 0 < rows <= most or not end <= start or placed.end > len(keys):
             raise ValueError(
-                f"a tile at position {start} of {len(keys)} does not fit: it takes {rows} from {end} on, at most {most}"
+                f"a tile at position {start} of {len(keys)} does not fit: it takes {placed.end - start} from {end} on,"
+                f" with {rows} feature rows of at most {most}"
             )
-        end = start + rows
-        keys[start:end] = [content_key(tile.digest, row) for row in range(rows)]
+        end = placed.end
+        for first, count, _ in placed.runs(start, end):
+            # By the place in the tile, gaps included: pages state where it begins.
+            keys[first : first + count] = [content_key(placed.tile.digest, first - start + i) for i in range(count)]
     return keys

@@ -268,7 +268,7 @@ def slot_init(seq: Sequence) -> SlotInit:
     """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
     sampling, pooling, adapter = seq.request.sampling, seq.request.pooling, seq.request.adapter
     second_text = 0 if pooling is None else pooling.second_text
-    grids = [number for start, tile in seq.request.images for number in (start, tile.rows, tile.cols)]
+    grids = [number for start, tile, _ in seq.request.images for number in (start, tile.rows, tile.cols)]
     prompt, output = (seq.tokens[: seq.prompt_len], seq.output) if sampling.has_penalties else ([], [])
     return SlotInit(
         sampling=sampling,

@@ -60,7 +60,7 @@ class TowerRuns:
         share = 0.0
         seen: set[FeatureKey] = set()
         available = self._pool.num_available
-        for position, tile in self._among(seq, start, end):
+        for position, tile, _ in self._among(seq, start, end):
             key = self.key(seq, tile)
             if key in seen or self._pool.is_locked(key):
                 continue
@@ -91,7 +91,7 @@ class TowerRuns:
         begun = self._pool.begun
         if begun is None or begun.seq is not seq:
             return False
-        if all(tile is not begun.tile for _, tile in self._among(seq, start, start + 1)):
+        if all(placed.tile is not begun.tile for placed in self._among(seq, start, start + 1)):
             self._pool.give_up()
         return self._pool.begun is not None
 
@@ -137,18 +137,18 @@ class TowerRuns:
         keys = [self.key(seq, each.tile) for each in tiles]
         # All that are found first: a new one must not take their places.
         places = {key: place for key in dict.fromkeys(keys) if (place := self._pool.find(key)) is not None}
-        for key, (position, tile) in zip(keys, tiles, strict=True):
+        for key, placed in zip(keys, tiles, strict=True):
+            tile = placed.tile
             if key in places:
-                if position >= start:
+                if placed.start >= start:
                     self._pool.count_hit(key)
             else:
                 places[key] = self._pool.take(key)
                 self.works.append(self._work(tile, places[key]))
                 self.tiles.append(tile)
                 self.share += self._size(tile)
-            first, last = max(start, position), min(end, position + tile.features)
-            row = places[key] * self._rows + first - position
-            self.placed.append(PlacedRows(index, first, last - first, row))
+            for first, count, row in placed.runs(start, end):
+                self.placed.append(PlacedRows(index, first, count, places[key] * self._rows + row))
         self.places += places.values()
         return (self.share - before) * self.cost.tokens
 

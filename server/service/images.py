@@ -5,7 +5,7 @@ import math
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.generation.vision import Vision, placeholder_of
 from numaserve.server.images.decoder import ImageDecoder
-from numaserve.server.images.expansion import expansion_of
+from numaserve.server.images.expansion import EXPANSIONS
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
@@ -65,16 +65,16 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
 def check_special_tokens(settings: ImageInput, tokenizer: TokenizerProtocol) -> None:
     """Raise `TokenizerError` unless the tokenizer has the special tokens of images."""
     placeholder_of(settings, tokenizer)
-    edge = expansion_of(settings).edge
-    if edge and len(tokenizer.encode(edge, add_special_tokens=False)) != 1:
-        raise TokenizerError(
-            f"the tokenizer has no special token {edge}, which stands around images; download the tokenizer's files "
-            "again"
-        )
+    for text in EXPANSIONS[settings.text].tokens:
+        if len(tokenizer.encode(text, add_special_tokens=False)) != 1:
+            raise TokenizerError(
+                f"the tokenizer has no special token {text}, which stands around images; download the tokenizer's "
+                "files again"
+            )
 
 
 def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol, metrics: Metrics) -> Vision:
     """Return the image input of the API. Raises `TokenizerError` for a tokenizer without the placeholder."""
     placeholder = placeholder_of(store.settings, tokenizer)
     decoder = ImageDecoder(store, image_limits(config), metrics)
-    return Vision(store.settings, placeholder, decoder, expansion_of(store.settings))
+    return Vision(store.settings, placeholder, decoder, EXPANSIONS[store.settings.text])

@@ -34,7 +34,7 @@ CHAT, RESPONSES, MESSAGES, OLLAMA, GENERATE = (
 LEFT_OUT = "X-Numaserve-Images-Left-Out"
 NOT_SHOWN = "[An image, which this server does not show to the model."
 EXPANSION = Expansion("|", "whole", "{}{}")
-SETTINGS = ImageInput(Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, IMAGE)
+SETTINGS = ImageInput(Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, IMAGE, "idefics3")
 LIMITS = ImageLimits(MOST, 2**20, 2**20, 2**20)
 DAMAGED = "The image is damaged. Send an intact file."
 

@@ -121,7 +121,7 @@ def test_an_old_image_that_can_be_used_is_shown(
     answer = viewer.post(path, json=history(path, GOOD, of_tool=of_tool))
     assert answer.status_code == 200, answer.text
     assert LEFT_OUT not in answer.headers
-    assert [tile.digest for _, tile in engine.admitted[0].images] == [GOOD.encode()]
+    assert [tile.digest for _, tile, _ in engine.admitted[0].images] == [GOOD.encode()]
 
 
 def test_a_usable_image_stays_next_to_a_bad_one(viewer: TestClient, engine: FakeEngine, decoder: FakeDecoder) -> None:
@@ -135,7 +135,7 @@ def test_a_usable_image_stays_next_to_a_bad_one(viewer: TestClient, engine: Fake
     assert answer.headers[LEFT_OUT] == (
         '2, "messages[0].content[0]";reason=invalid_image, "messages[0].content[1]";reason=image_url_unsupported'
     )
-    assert [tile.digest.decode() for _, tile in engine.admitted[0].images] == [WIDE] * 3 + [GOOD]
+    assert [tile.digest.decode() for _, tile, _ in engine.admitted[0].images] == [WIDE] * 3 + [GOOD]
     assert [(calls, scope.salt) for calls, scope in decoder.calls] == [((BAD, WIDE, GOOD), "s")]
 
 
@@ -150,7 +150,7 @@ def test_the_oldest_images_beyond_the_limit_are_left_out(viewer: TestClient, eng
     new = {"role": "user", "content": [chat_part(encoded(f"new {index}")) for index in range(MOST - 1)]}
     answer = viewer.post(CHAT, json={"messages": [old, {"role": "assistant", "content": "a"}, new]})
     assert answer.headers[LEFT_OUT].count("reason=too_many_images") == 2
-    digests = [tile.digest.decode() for _, tile in engine.admitted[0].images]
+    digests = [tile.digest.decode() for _, tile, _ in engine.admitted[0].images]
     assert digests == [encoded(name) for name in ("old 2", "new 0", "new 1", "new 2")]
     new["content"] = [chat_part(GOOD)] * (MOST + 1)
     answer = viewer.post(CHAT, json={"messages": [new]})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers as hf
-from numaserve.server.images.expansion import IDEFICS3
+from numaserve.server.images.expansion import EXPANSIONS
 
 from tests.demo_images.checkpoint import COLOURS, VISION, connect, image_processor
 
@@ -38,7 +38,7 @@ TEMPLATE = Path(__file__).with_name("agent_template.jinja")
 def write_agent_model(tokenizer: Path, folder: Path) -> Path:
     """Write the model into `folder`, with the tokens of the tokenizer in the folder `tokenizer`."""
     tokens = hf.AutoTokenizer.from_pretrained(tokenizer)
-    tokens.add_special_tokens({"additional_special_tokens": [_OPEN, _CLOSE, _IMAGE, IDEFICS3.edge]})
+    tokens.add_special_tokens({"additional_special_tokens": [_OPEN, _CLOSE, _IMAGE, EXPANSIONS["idefics3"].edge]})
     tokens.chat_template = TEMPLATE.read_text()
     tokens.save_pretrained(folder)
     text = hf.LlamaConfig(

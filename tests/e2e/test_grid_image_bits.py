@@ -78,7 +78,7 @@ def requests() -> list[Request]:
         sampling = SAMPLED[index // 3] if index % 3 == 2 else GREEDY
         found.append(Request(prompt, sampling, 100 if index in LONG else 6, images=tuple(images)))
     one, other = TWINS
-    start, tile = found[one].images[0]
+    start, tile, _ = found[one].images[0]
     # The same number of rows in another grid: texts after it have other coordinates.
     found[other] = replace(found[one], images=(PlacedTile(start, Tile(tile.number, b"turned", 7, 1)),))
     return found

@@ -11,6 +11,7 @@ from numaserve.server.app.application import ApiContext
 from numaserve.server.generation.prompts import render
 from numaserve.server.generation.vision import Vision, placeholder_of
 from numaserve.server.images.decoder import ImageDecoder
+from numaserve.server.images.expansion import EXPANSIONS
 from numaserve.server.images.types import ImageLimits, Picture
 from numaserve.server.scheduler.images import Tile
 from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
@@ -120,9 +121,10 @@ def context_of(template: str) -> ApiContext:
         made, eos_token_ids=frozenset(), bos_token_id=None, eos_token_id=None, chat_template=chat_template
     )
     settings = ImageInput(
-        Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, made.token_to_id(PLACEHOLDER)
+        Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, made.token_to_id(PLACEHOLDER), "idefics3"
     )
-    vision = Vision(settings, placeholder_of(settings, tokenizer), cast(ImageDecoder, Decoder()))
+    placeholder, decoder = placeholder_of(settings, tokenizer), cast(ImageDecoder, Decoder())
+    vision = Vision(settings, placeholder, decoder, EXPANSIONS[settings.text])
     return replace(make_context(FakeEngine(), context_length=8192), tokenizer=tokenizer, vision=vision)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.config.serve import load_config
-from numaserve.server.images.expansion import IDEFICS3
+from numaserve.server.images.expansion import EXPANSIONS
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.service.images import check_special_tokens, create_image_store, image_limits
 from numaserve.workers.interface.errors import OperatorError
@@ -70,5 +70,5 @@ def test_the_limits_are_those_of_the_options() -> None:
 
 
 def test_a_tokenizer_may_begin_texts_with_a_token_of_its_own() -> None:
-    markers = {SETTINGS.token: "<image>", SETTINGS.token + 1: IDEFICS3.edge}
+    markers = {SETTINGS.token: "<image>", SETTINGS.token + 1: EXPANSIONS["idefics3"].edge}
     check_special_tokens(SETTINGS, ByteTokenizer(markers=markers))

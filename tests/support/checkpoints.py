@@ -26,6 +26,7 @@ _UNIT = (  # about one
     "layernorm_2.weight",
     "layer_norm1.weight",
     "layer_norm2.weight",
+    "ln_pre.weight",
     "router.scale",
     "per_expert_scale",
 )

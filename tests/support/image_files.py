@@ -24,6 +24,7 @@ SETTINGS = ImageInput(
     mean=HALF,
     std=HALF,
     token=9,
+    text="idefics3",
 )
 
 

@@ -33,12 +33,16 @@ GREEDY = SamplingParams(temperature=0.0, logprobs=1)
 
 @dataclass(frozen=True)
 class ImageTexts:
-    """Random texts with images. `starts` has the images of each text by the position of their first row of features."""
+    """Random texts with images. `starts` has the images of each text by the position of their first row of features.
+
+    `newline` is the token between two rows of an image's grid; None: there is none.
+    """
 
     starts: Sequence[dict[int, int]]
     shapes: Sequence[tuple[int, int]]  # rows and columns of features of each image
     rows: int  # of features in a place of the pool
     placeholder: int
+    newline: int | None = None
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -46,7 +50,10 @@ class ImageTexts:
         texts = np.random.default_rng(0).integers(3, 490, (len(self.starts), POSITIONS + 1))
         for text, starts in zip(texts, self.starts, strict=True):
             for start, image in starts.items():
-                text[start : start + self._size(image)] = self.placeholder
+                for first, cols in self._runs(start, image):
+                    text[first : first + cols] = self.placeholder
+                    if self.newline is not None and first > start:
+                        text[first - 1] = self.newline
         found: list[list[int]] = texts.tolist()
         return found
 
@@ -87,7 +94,7 @@ class ImageTexts:
             for start, image in starts.items():
                 place = len(self.shapes) - 1 - image
                 tower.append(TowerWork(image, place, 0, 0, *self.shapes[image]))
-                placed.append(PlacedRows(index, start, min(self._size(image), POSITIONS - start), place * self.rows))
+                placed += self._placed(index, start, image, place, range(POSITIONS))
         found = group.run(StepPlan(step, seqs, tower=tower, placed=placed)).seqs
         return _scores_of([row for seq in found[::-1] for row in seq.prompt_logprobs])
 
@@ -97,12 +104,11 @@ class ImageTexts:
         for begin, end in pairwise([0, *cuts, len(text) - 1]):
             placed, tower = [], []
             for start, image in starts.items():
-                first, last = max(begin, start), min(end, start + self._size(image))
-                if first < last:
-                    placed.append(PlacedRows(0, first, last - first, image * self.rows + first - start))
-                    if image not in ran:
-                        tower.append(TowerWork(image, image, 0, 0, *self.shapes[image]))
-                        ran.add(image)
+                rows = self._placed(0, start, image, image, range(begin, end))
+                placed += rows
+                if rows and image not in ran:
+                    tower.append(TowerWork(image, image, 0, 0, *self.shapes[image]))
+                    ran.add(image)
             first_of = {} if begin else {"pages": list(range(PAGES)), "init": self._init(starts)}
             seq = SeqPlan(0, begin, text[begin:end], prompt_logprobs=text[begin + 1 : end + 1], **first_of)
             yield {"seqs": [seq], "tower": tower, "placed": placed}
@@ -111,9 +117,22 @@ class ImageTexts:
         grids = [number for start, image in starts.items() for number in (start, *self.shapes[image])]
         return SlotInit(GREEDY, grids=grids)
 
-    def _size(self, image: int) -> int:
+    def _runs(self, start: int, image: int) -> list[tuple[int, int]]:
+        """The positions of an image's rows of features without a token between them: the first, and their number."""
         rows, cols = self.shapes[image]
-        return rows * cols
+        if self.newline is None:
+            return [(start, rows * cols)]
+        return [(start + row * (cols + 1), cols) for row in range(rows)]
+
+    def _placed(self, index: int, start: int, image: int, place: int, positions: range) -> list[PlacedRows]:
+        """The rows of an image at some positions."""
+        found, row = [], place * self.rows
+        for at, count in self._runs(start, image):
+            first, last = max(at, positions.start), min(at + count, positions.stop)
+            if first < last:
+                found.append(PlacedRows(index, first, last - first, row + first - at))
+            row += count
+        return found
 
 
 def assert_close(

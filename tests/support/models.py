@@ -45,7 +45,7 @@ def _unplaced(layer: Kind, at: str) -> Kind:
 
 def windows(config: ModelConfig) -> list[int | None]:
     """How far each layer looks back; None: all the way."""
-    return [layer.mask.window for layer in layers_of(config, Attention)]
+    return [layer.mask.window for layer in layers_of(config.text_only(), Attention)]
 
 
 def layers_with_experts(config: ModelConfig) -> tuple[int, ...]:

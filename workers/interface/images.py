@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from math import isqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Channels = tuple[float, float, float]  # red, green, blue
+# The texts of special tokens around the placeholders of an image; "plain": the chat template writes them all.
+ImageText = Literal["plain", "idefics3", "pixtral"]
+_FEW_ROWS = 64  # of features of an image whose details do not matter
 
 
 class Tiles(msgspec.Struct, frozen=True, tag="tiles"):
@@ -119,6 +122,22 @@ class Grid(msgspec.Struct, frozen=True, tag="grid"):
         return msgspec.structs.replace(self, pixels=min(self.pixels, pixels))
 
 
+class Fitted(Grid, frozen=True, tag="fitted"):
+    """The sizes of images that are one tile each and keep their size unless an edge has more than `longest_edge`
+    pixels. Edges are rounded up to whole squares."""
+
+    longest_edge: int  # pixels
+
+    @classmethod
+    def within_edge(cls, square: int, longest_edge: int) -> Fitted:
+        """Return the sizes with no other bound than the longest edge."""
+        return cls(square, square**2, (-(-longest_edge // square) * square) ** 2, longest_edge)
+
+    def low(self) -> Fitted:
+        """See `Grid`. The processors of such images have no least size, so it is the usual one of other models."""
+        return msgspec.structs.replace(self, pixels=min(self.pixels, _FEW_ROWS * self.square**2))
+
+
 @dataclass(frozen=True)
 class ImageInput:
     """The settings of an image processor, and the rows of features that a tile becomes.
@@ -127,13 +146,14 @@ class ImageInput:
     tokens `token` of the prompt.
     """
 
-    sizes: Tiles | Grid
+    sizes: Tiles | Grid | Fitted
     resample: int  # Pillow's number of the filter
     do_resize: bool
     rescale: float  # the factor of a byte
     mean: Channels
     std: Channels
     token: int  # the id of the placeholder
+    text: ImageText = "plain"
 
     @property
     def rows_per_tile(self) -> int:

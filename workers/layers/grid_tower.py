@@ -1,7 +1,7 @@
-"""The vision tower of Qwen3-VL and Qwen3.5, whose images have any number of rows and columns of patches.
+"""Vision towers whose images have any number of rows and columns of patches: those of Qwen3-VL, Qwen3.5 and Pixtral.
 
-The source is transformers 5.24, models/qwen3_vl/modeling_qwen3_vl.py. Patches are in the order of squares that become
-one feature, and within a square in the order of rows.
+The sources are transformers 5.24, models/qwen3_vl, models/pixtral and models/mistral3. Patches are in the order of
+squares that become one feature, and within a square in the order of rows.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isqrt
 from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.mlp import PlainMlp
-from numaserve.workers.layers.norm import LayerNorm
+from numaserve.workers.layers.norm import AnyNorm, Norm
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
     Parameter,
@@ -25,7 +26,7 @@ from numaserve.workers.layers.parameters import (
     whole,
 )
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, Tower
+from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, Connector, Tower
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -40,21 +41,25 @@ NUM_TAPS = 4  # the positions around a patch, between which the table is interpo
 
 @dataclass(frozen=True)
 class GridEmbedding(Layer):
-    """A linear map of the pixels of each patch, and rows of a square table of positions, interpolated.
+    """A linear map of the pixels of each patch, and maybe rows of a square table of positions, interpolated, and a norm
+    of the sum.
 
-    The checkpoint maps `frames` frames of a video; those of an image are equal.
+    The checkpoint maps `frames` frames of a video, or images: those of an image are equal.
     """
 
     module: str
     patch: int  # pixels of a side
-    frames: int
-    positions: Table
+    hidden: int
+    frames: int | None = None
+    positions: Table | None = None
+    norm: Norm | None = None
+    biased: bool = True
     gguf: str = ""
 
     @property
     def pixels(self) -> int:
         """Values of a patch, in all frames."""
-        return CHANNELS * self.frames * self.patch**2
+        return CHANNELS * (self.frames or 1) * self.patch**2
 
     @cached_property
     def columns(self) -> Axis:
@@ -69,7 +74,7 @@ class GridEmbedding(Layer):
     @cached_property
     def bias(self) -> VectorParameter | None:
         """The bias, whole on every rank and added to the sum over the ranks."""
-        return vector(self._source.bias)
+        return vector(self._source.bias if self.biased else None)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
@@ -79,25 +84,31 @@ class GridEmbedding(Layer):
         """The embeddings of patches, whole on every rank: fp32 [patches, hidden]. `pixels` is bf16 [patches, values of
         a patch]."""
         partial = b.linear_partial(b.columns(pixels, part.along(self.columns)), part.matrix(self.weight))
-        table = self.positions
-        b.add_taps(partial, part.matrix(table.rows), name=TAPS, first_row=part.along(table.axis).start, taps=NUM_TAPS)
-        return b.summed(partial, bias=part.vector(self.bias))
+        table, norm, bias = self.positions, self.norm, part.vector(self.bias)
+        if table is not None:
+            first = part.along(table.axis).start
+            b.add_taps(partial, part.matrix(table.rows), name=TAPS, first_row=first, taps=NUM_TAPS)
+        if norm is None:
+            return b.summed(partial, bias=bias)
+        return b.summed(partial, norm.weight(part), norm.eps, bias=bias)
 
     @cached_property
     def _source(self) -> Source:
-        kernel = (CHANNELS, self.frames, self.patch, self.patch)
-        return Source(self.module, (self.positions.hidden, self.pixels), self.gguf, quantizable=False, kernel=kernel)
+        frames = () if self.frames is None else (self.frames,)
+        kernel = (CHANNELS, *frames, self.patch, self.patch)
+        return Source(self.module, (self.hidden, self.pixels), self.gguf, quantizable=False, kernel=kernel)
 
 
 @dataclass(frozen=True)
 class Merger(Layer):
     """A norm and an MLP that make one feature of a square of patches. The norm is that of each patch, or `merged` of
-    the whole square."""
+    the whole square. A linear map may reduce squares before the MLP."""
 
-    norm: LayerNorm
+    norm: AnyNorm
     mlp: PlainMlp
     factor: int
     merged: bool = False
+    reduction: Connector | None = None
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
         """The features, whole on every rank: bf16 [squares, columns of the decoder]. `x` is fp32 [patches, columns]."""
@@ -105,19 +116,23 @@ class Merger(Layer):
             squares = self.norm.forward(b, part, b.merge_rows(x, side=self.factor, factor=self.factor, many=True))
         else:
             squares = b.merge_rows(self.norm.forward(b, part, x), side=self.factor, factor=self.factor, many=True)
+        if self.reduction is not None:
+            squares = self.reduction.forward(b, part, squares)
         return b.rounded(b.summed(self.mlp.forward(b, part, squares), bias=self.mlp.bias(part)))
 
 
 @dataclass(frozen=True)
 class GridTower(Tower):
-    """A tower whose patches are rotated by their rows and columns, and whose residual stream is also read after some of
-    its blocks (DeepStack, Meng et al., 2024)."""
+    """A tower whose patches are rotated by their rows and columns, and whose residual stream may also be read after
+    some of its blocks (DeepStack, Meng et al., 2024)."""
 
     embedding: GridEmbedding
     merger: Merger
-    mergers: tuple[Merger, ...]  # of the streams after the blocks `after`
-    after: tuple[int, ...]
-    rope: RopeConfig  # of a coordinate, for half of the pairs of a head
+    rope: RopeConfig  # of the row, for the first half of the pairs of a head
+    column_rope: RopeConfig  # of the column, for the second half
+    mergers: tuple[Merger, ...] = ()  # of the streams after the blocks `after`
+    after: tuple[int, ...] = ()
+    pairs_in_gguf: bool = False  # rotated dimensions lie in pairs in GGUF files
     most: int = 0  # features of an image
 
     @property
@@ -138,12 +153,13 @@ class GridTower(Tower):
     @property
     def hidden(self) -> int:
         """See `Tower`."""
-        return self.embedding.positions.hidden
+        return self.embedding.hidden
 
     @property
     def side(self) -> int:
-        """The rows and columns of the table of positions."""
-        return int(self.embedding.positions.count**0.5)
+        """The rows and columns of the table of positions; 0 without one."""
+        table = self.embedding.positions
+        return 0 if table is None else isqrt(table.count)
 
     @property
     def deep(self) -> tuple[str, ...]:
@@ -172,7 +188,7 @@ class GridTower(Tower):
         together."""
         most = max(block.scratch_columns(part) for block in self.blocks)
         mergers = (self.merger, *self.mergers)
-        squares = sum(merger.mlp.scratch_columns(part) + 3 * merger.mlp.hidden for merger in mergers)
+        squares = sum(merger.scratch_columns(part) + 3 * merger.mlp.hidden for merger in mergers)
         return most + 2 * self.embedding.pixels + (3 * len(mergers) + 1) * self.hidden + squares
 
     def message_columns(self, part: RankPart) -> int:

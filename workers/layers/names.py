@@ -30,8 +30,12 @@ class TensorNames:
 
 def aliased(declared: str, aliases: Aliases) -> str | None:
     """Return the name that a checkpoint has in place of a declared one; None if it has that name below its prefix."""
-    found = (saved + declared.removeprefix(begin) for begin, saved in aliases if declared.startswith(begin))
-    return next(found, None)
+    return next(iter(all_aliased(declared, aliases)), None)
+
+
+def all_aliased(declared: str, aliases: Aliases) -> list[str]:
+    """Return all names that checkpoints have in place of a declared one."""
+    return [saved + declared.removeprefix(begin) for begin, saved in aliases if declared.startswith(begin)]
 
 
 def find_names(
@@ -39,6 +43,8 @@ def find_names(
 ) -> TensorNames:
     """Return the naming of a checkpoint with tensors of these `names`. Raises `OperatorError` without those of the
     module `embedding`."""
+    # Those that the checkpoint has come first.
+    aliases = tuple(sorted(aliases, key=lambda alias: not any(name.startswith(alias[1]) for name in names)))
     saved = aliased(embedding, aliases)
     for prefix in prefixes:
         if f"{saved or prefix + embedding}.weight" in names:

@@ -89,12 +89,13 @@ class PatchEmbedding(Layer):
 
 @dataclass(frozen=True)
 class Connector(Layer):
-    """The projection of a square of patches, `inputs` values, to `outputs` columns of the decoder's stream."""
+    """The projection of a square of patches, `inputs` values, to `outputs` columns."""
 
     module: str
     inputs: int
     outputs: int
     gguf: str = ""
+    rounds: int = 1  # values of patches lie round-robin in the checkpoint, see `in_groups`
 
     @cached_property
     def columns(self) -> Axis:
@@ -105,11 +106,15 @@ class Connector(Layer):
     def weight(self) -> MatrixParameter:
         """The projection, [outputs, the rank's values]."""
         source = Source(self.module, (self.outputs, self.inputs), self.gguf)
-        return MatrixParameter((whole(source),), Split(self.columns), rule="stored")
+        return MatrixParameter((whole(source),), Split(self.columns, rounds=self.rounds), rule="stored")
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
         yield self.weight
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """See `Layer`: sums in fp32 and bf16."""
+        return 2 * self.outputs
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Operand:
         """The features, whole on every rank: bf16 [rows, outputs]. `x` is bf16 [rows, inputs]."""
@@ -173,9 +178,14 @@ class Tower(Layer, ABC):
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the forward pass of a tile, from pixels that are given to features that are kept."""
 
+    @property
+    def pairs_in_gguf(self) -> bool:
+        """Whether rotated dimensions lie in pairs in GGUF files."""
+        return False
+
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
-        """See `Layer`. In all files its dimensions are in the order of the checkpoint."""
-        return super().in_gguf(False, tensors)
+        """See `Layer`. The dimensions of the decoder say nothing about those of the tower."""
+        return super().in_gguf(self.pairs_in_gguf, tensors)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ ROTARY_BUFFERS = tuple(f"rotary_emb.{name}" for name in ("inv_freq", "original_i
 
 # Those of a tower are rotated by rows and columns of an image.
 GRID_BUFFERS = (*ROTARY_BUFFERS, *(f"rotary_pos_emb.{name}" for name in ("inv_freq", "original_inv_freq")))
+PIXTRAL_BUFFERS = (
+    *ROTARY_BUFFERS,
+    *(f"patch_positional_embedding.{name}" for name in ("inv_freq", "original_inv_freq")),
+)
 
 
 def without_experts(metadata: Fields, values: Values) -> Values:

@@ -166,6 +166,7 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
         mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
         std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
         token=fields.integer("image_token_id", 0, config.vocab_size - 1, _IMAGE_TOKEN),
+        text="idefics3",
     )
 
 

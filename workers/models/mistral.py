@@ -1,8 +1,5 @@
-"""Mistral and Mistral Small 3, Ministral 3: Llama with a sliding window on every layer, or on none where
-`sliding_window` is null.
-
-The text part of the multimodal checkpoints is served too; their vision tower is left out.
-"""
+"""Mistral and Mistral Small 3, Ministral 3, Pixtral: Llama with a sliding window on every layer, or on none where
+`sliding_window` is null; multimodal ones have Pixtral's vision tower."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,10 +9,11 @@ from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models import mistral4
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
-from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
+from numaserve.workers.models.config.pixtral import read_pixtral_images, seeing_pixtral
+from numaserve.workers.models.family import PIXTRAL_BUFFERS, Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 
-_MULTIMODAL = "Mistral3ForConditionalGeneration"
+_MULTIMODAL, _PIXTRAL = "Mistral3ForConditionalGeneration", "LlavaForConditionalGeneration"
 _MINISTRAL = "Ministral3ForCausalLM"
 _MINISTRAL_ROPE = {
     "rope_type": "yarn",
@@ -37,14 +35,22 @@ _MINISTRAL_DEFAULTS = {
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
-    """Map config.json, of the text model or of the multimodal one that holds it as `text_config`. What it leaves out
-    has transformers' default: a missing `sliding_window` is 4096, but none in Ministral 3; null is none."""
-    changes: dict[str, Any] = {}
-    if architecture == _MULTIMODAL:
-        fields, changes = read_text(fields), dict(MULTIMODAL)
-        if fields.values.get("model_type") == "mistral4":
-            return replace(mistral4.configure(fields, architecture), **MULTIMODAL)
-        fields.refuse("model_type", "mistral", "ministral3")
+    """Map config.json, of the text model or of the multimodal one that holds it as `text_config`."""
+    if not fields.has("text_config"):
+        return _configure_text(fields, architecture)
+    is_llava = architecture == _PIXTRAL
+    text = read_text(fields, tied=not is_llava)
+    if text.values.get("model_type") == "mistral4" and not is_llava:
+        config = replace(mistral4.configure(text, architecture), **MULTIMODAL)
+    else:
+        text.choice("model_type", {"mistral": None, "ministral3": None}, "llama" if is_llava else "mistral")
+        config = _configure_text(text, architecture, **MULTIMODAL)
+    return seeing_pixtral(config, fields, llava=is_llava)
+
+
+def _configure_text(fields: Fields, architecture: str, **changes: Any) -> ModelConfig:
+    """Map the fields of a text model. What they leave out has transformers' default: a missing `sliding_window` is
+    4096, but none in Ministral 3; null is none."""
     if architecture == _MINISTRAL or fields.text("model_type", "mistral") == "ministral3":
         fields = fields.with_defaults(**_MINISTRAL_DEFAULTS)
     common = read_common(fields)
@@ -68,7 +74,10 @@ def _gguf_rope(metadata: Fields) -> Values:
 
 FAMILY = Family(
     name="mistral",
-    architectures=("MistralForCausalLM", _MULTIMODAL, _MINISTRAL),
+    architectures=("MistralForCausalLM", _MULTIMODAL, _MINISTRAL, _PIXTRAL),
     configure=configure,
     gguf=GgufForm("mistral3", values=_gguf_values, rope=_gguf_rope, pairs=True),  # older files say "llama"
+    buffers=PIXTRAL_BUFFERS,
+    images=read_pixtral_images,
+    needs_processor=False,
 )

@@ -65,10 +65,12 @@ class GridInputs(TowerInputs):
 
     def __init__(self, tower: GridTower, table: Floats, outside: OutsideRows) -> None:
         """`table` has the value of each byte of each channel, fp32 [3, 256]."""
-        self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.embedding.frames
+        self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.embedding.frames or 1
         self._most, self._side, self._table = tower.features, tower.side, table
-        self._rope = rope_tables(tower.rope, tower.features * tower.factor)
-        self._patches, self._taps, self._rotary = (outside.given(name) for name in (PATCHES, TAPS, ROTARY))
+        row, column = (rope_tables(rope, tower.features * tower.factor) for rope in (tower.rope, tower.column_rope))
+        self._tables = tuple(zip(row, column, strict=True))  # cosines by row and by column, then sines
+        self._patches, self._rotary = outside.given(PATCHES), outside.given(ROTARY)
+        self._taps = outside.given(TAPS) if tower.side else None
 
     def sizes(self, work: TowerWork) -> tuple[int, int]:
         """See `TowerInputs`."""
@@ -95,7 +97,8 @@ class GridInputs(TowerInputs):
                 self._patches[:count, first : first + values] = found
         places = self._places(rows, cols)
         self._fill_rotary(places)
-        self._fill_taps(places, rows * factor, cols * factor)
+        if self._taps is not None:
+            self._fill_taps(self._taps, places, rows * factor, cols * factor)
 
     def _places(self, rows: int, cols: int) -> tuple[Indices, Indices]:
         """Return the row and the column of each patch, in the order of squares."""
@@ -106,10 +109,10 @@ class GridInputs(TowerInputs):
 
     def _fill_rotary(self, places: tuple[Indices, Indices]) -> None:
         count = len(places[0])
-        parts = [table[place] for table in self._rope for place in places]
+        parts = [table[place] for tables in self._tables for table, place in zip(tables, places, strict=True)]
         self._rotary[:count] = np.concatenate(parts, axis=1)
 
-    def _fill_taps(self, places: tuple[Indices, Indices], height: int, width: int) -> None:
+    def _fill_taps(self, taps: Floats, places: tuple[Indices, Indices], height: int, width: int) -> None:
         """Interpolate between positions of a square table whose corners are those of the image, in fp32 as transformers
         does (`get_vision_interpolation_indices_and_weights`)."""
         count = len(places[0])
@@ -118,8 +121,8 @@ class GridInputs(TowerInputs):
         )
         numbers = rows[:, :, None] * self._side + columns[:, None]
         weights = row_weights[:, :, None] * column_weights[:, None]
-        self._taps.view(np.int32)[:count, :NUM_TAPS] = numbers.reshape(count, -1)
-        self._taps[:count, NUM_TAPS:] = weights.reshape(count, -1)
+        taps.view(np.int32)[:count, :NUM_TAPS] = numbers.reshape(count, -1)
+        taps[:count, NUM_TAPS:] = weights.reshape(count, -1)
 
     def _axis(self, place: Indices, size: int) -> tuple[Indices, Floats]:
         """Return the two table positions around each patch on an axis of `size` patches, and their weights."""

@@ -83,9 +83,10 @@ def read_grid_tower(fields: Fields, outputs: int, deep: tuple[int, ...] = ()) ->
         factor,
         _embedding(vision, hidden),
         _merger("visual.merger.", ("v.post_ln", "mm.0", "mm.2"), hidden, factor, outputs),
+        rope,
+        rope,
         tuple(_deep_merger(index, layer, hidden, factor, outputs) for index, layer in enumerate(after)),
         after,
-        rope,
     )
 
 
@@ -96,7 +97,7 @@ def _embedding(vision: Fields, hidden: int) -> GridEmbedding:
     positions = Table("position", "visual.pos_embed", count, hidden, "v.position_embd")
     patch = vision.integer("patch_size", 1, _MAX_PATCH)
     frames = vision.integer("temporal_patch_size", 1, _MAX_FRAMES)
-    return GridEmbedding("visual.patch_embed.proj", patch, frames, positions, "v.patch_embd")
+    return GridEmbedding("visual.patch_embed.proj", patch, hidden, frames, positions, gguf="v.patch_embd")
 
 
 def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:

@@ -10,7 +10,7 @@ from numaserve.workers.interface.files import is_there, read_json
 from numaserve.workers.layers.embedding import HEAD
 from numaserve.workers.layers.formats import units_of
 from numaserve.workers.layers.layer import Layer
-from numaserve.workers.layers.names import aliased
+from numaserve.workers.layers.names import all_aliased
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
@@ -116,5 +116,4 @@ def _names(module: str, config: ModelConfig) -> Sequence[str]:
     """Return the names that a configuration may give a module: checkpoints of a family nest it differently."""
     if module == HEAD:
         return [HEAD, *(f"{prefix.removesuffix('model.')}{HEAD}" for prefix in config.prefixes)]
-    alias = aliased(module, config.aliases)
-    return [f"{prefix}{module}" for prefix in config.prefixes] if alias is None else [alias]
+    return all_aliased(module, config.aliases) or [f"{prefix}{module}" for prefix in config.prefixes]

@@ -1,0 +1,210 @@
+"""The vision tower of Pixtral in config.json, the projectors of Mistral 3 and of Pixtral, and their image processor.
+
+The sources are transformers 5.24, models/pixtral, models/mistral3 and models/llava.
+"""
+
+from dataclasses import replace
+
+from numaserve.workers.interface.images import Fitted, ImageInput
+from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.grid_tower import GridEmbedding, GridTower, Merger
+from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
+from numaserve.workers.layers.mlp import Mlp, MlpNames, PlainMlp
+from numaserve.workers.layers.norm import NoNorm, Norm
+from numaserve.workers.layers.vision import CHANNELS, Connector
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
+    MAX_INTERMEDIATE,
+    MAX_LAYERS,
+    read_head_dim,
+    read_layer_count,
+)
+from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.rope import rope_fields
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.rope import RopeConfig
+
+PIXTRAL_PROJECTOR = "pixtral"  # the type of its projector in GGUF files
+_TOWER, _PROJECTOR = "vision_tower.", "multi_modal_projector."
+# Published checkpoints have them at the top, and transformers 5 in the model.
+_ALIASES = tuple((begin, prefix + begin) for begin in (_TOWER, _PROJECTOR) for prefix in ("", "model."))
+_DEFAULTS = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 1024,
+    "patch_size": 16,
+    "hidden_act": "gelu",
+}
+# Where Mistral 3 states no tower.
+_MISTRAL3_DEFAULTS = _DEFAULTS | {"image_size": 1540, "patch_size": 14}
+_GATED: dict[str, Activation] = {"silu": "silu", "gelu": "geglu"}
+_PLAIN: dict[str, Activation] = {"gelu": "gelu", "gelu_pytorch_tanh": "plain_gelu_tanh"}
+_EPS = 1e-5  # of the tower's norms, in the classes of transformers
+_THETA = 10000.0
+_MAX_PATCH, _MAX_FACTOR, _MAX_EDGE = 64, 16, 1 << 16
+_ATTENTION = AttentionNames(*(f"attention.{each}_proj" for each in "qkvo"), "attn_out")
+_MLP = MlpNames(*(f"feed_forward.{each}_proj" for each in ("gate", "up", "down")))
+_PROCESSORS = {f"PixtralImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
+_BICUBIC = 3
+_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
+# Of CLIP, which published settings and the class of transformers have.
+_CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+_IMAGE_TOKEN = 10
+
+
+def seeing_pixtral(config: ModelConfig, fields: Fields, *, llava: bool = False) -> ModelConfig:
+    """Return a text model with the tower of `fields`, and with the projector of Mistral 3 or that of LLaVA."""
+    tower = _read_tower(fields, config, llava=llava)
+    saved = [name for _, name in _ALIASES]
+    return replace(
+        config,
+        decoder=replace(config.decoder, tower=tower),
+        aliases=(*config.aliases, *_ALIASES),
+        ignored_prefixes=tuple(each for each in config.ignored_prefixes if each not in saved),
+    )
+
+
+def _read_tower(fields: Fields, config: ModelConfig, *, llava: bool) -> GridTower:
+    """Return the tower of `vision_config`, whose features are those of the decoder."""
+    vision = _vision(fields)
+    vision.choice("model_type", {"pixtral": None}, "clip_vision_model" if llava else "pixtral")
+    vision.refuse("num_channels", CHANNELS)
+    hidden, dim = vision.integer("hidden_size", 1, MAX_INTERMEDIATE), read_head_dim(vision)
+    if dim % 4:
+        raise vision.error(f"heads have {dim} dimensions, which must be a multiple of 4")
+    # Pairs have the frequencies of a rope over the whole head: those with even numbers are rotated by the row, those
+    # with odd numbers by the column.
+    theta = rope_fields(vision).number("rope_theta", 1.0, 1e9, vision.number("rope_theta", 1.0, 1e9, _THETA))
+    row = RopeConfig(theta=theta, rotary_dim=dim // 2)
+    column = replace(row, kind="linear", factor=theta ** (2 / dim))
+    embedding = GridEmbedding(
+        f"{_TOWER}patch_conv",
+        vision.integer("patch_size", 1, _MAX_PATCH),
+        hidden,
+        norm=Norm(f"{_TOWER}ln_pre", hidden, _EPS, "v.pre_ln"),
+        gguf="v.patch_embd",
+        biased=False,
+    )
+    factor = 1 if llava else fields.integer("spatial_merge_size", 1, _MAX_FACTOR, 2)
+    return GridTower(
+        tuple(_block(vision, layer, hidden, row) for layer in range(read_layer_count(vision))),
+        factor,
+        embedding,
+        _projector(fields, config, hidden, factor, llava=llava),
+        row,
+        column,
+        pairs_in_gguf=True,
+    )
+
+
+def _vision(fields: Fields) -> Fields:
+    defaults = _DEFAULTS if fields.has("vision_config") else _MISTRAL3_DEFAULTS
+    return fields.child("vision_config").with_defaults(**defaults)
+
+
+def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
+    at, dim = f"{_TOWER}transformer.layers.{layer}.", read_head_dim(vision)
+    heads = hidden // dim
+    attention = Attention(
+        at,
+        hidden,
+        heads,
+        heads,
+        dim,
+        Rotation(rope),
+        dim**-0.5,
+        mask=Mask(bidirectional=True),
+        names=_ATTENTION,
+        rule="stored",
+    )
+    mlp = Mlp(
+        at,
+        hidden,
+        vision.integer("intermediate_size", 1, MAX_INTERMEDIATE),
+        vision.choice("hidden_act", _GATED),
+        names=_MLP,
+        axis_name="vision_intermediate",
+        rule="stored",
+    )
+    before, between = (
+        Norm(f"{at}{each}_norm", hidden, _EPS, f"{at}ln{number}") for number, each in ((1, "attention"), (2, "ffn"))
+    )
+    return Block(before, attention, between, mlp)
+
+
+def _projector(fields: Fields, config: ModelConfig, hidden: int, factor: int, *, llava: bool) -> Merger:
+    """Return the projector: two linear maps, and in Mistral 3 before these a norm and a linear map of a square to the
+    columns of a patch."""
+    _check_features(fields, llava=llava)
+    outputs = config.hidden_size
+    mlp = PlainMlp(
+        "",
+        outputs,
+        outputs,
+        fields.choice("projector_hidden_act", _PLAIN, "gelu"),
+        inputs=hidden,
+        names=MlpNames(up=f"{_PROJECTOR}linear_1", down=f"{_PROJECTOR}linear_2"),
+        gguf=MlpNames(up="mm.1", down="mm.2"),
+        axis_name="projected",
+        biased=fields.flag("multimodal_projector_bias", llava),
+        rule="stored",
+    )
+    if llava:
+        return Merger(NoNorm(), mlp, factor)
+    eps = fields.child("text_config").number("rms_norm_eps", 1e-12, 1.0, 1e-5)
+    square = factor**2 * hidden
+    merging = f"{_PROJECTOR}patch_merger.merging_layer"
+    return Merger(
+        Norm(f"{_PROJECTOR}norm", hidden, eps, "mm.input_norm"),
+        mlp,
+        factor,
+        # The checkpoint has the values of a channel next to each other, as `unfold` makes them.
+        reduction=Connector(merging, square, hidden, "mm.patch_merger", rounds=hidden),
+    )
+
+
+def _check_features(fields: Fields, *, llava: bool) -> None:
+    """Raise `OperatorError` unless the features are those after the last block."""
+    layer = fields.integer("vision_feature_layer", -MAX_LAYERS, MAX_LAYERS, -2 if llava else -1)
+    if layer not in (-1, read_layer_count(_vision(fields))):
+        raise fields.error(f"vision_feature_layer={layer} is not supported; supported is -1, the last layer")
+    if llava and fields.text("vision_feature_select_strategy", "default") != "full":
+        raise fields.error("vision_feature_select_strategy must be 'full', since Pixtral has no patch to leave out")
+
+
+def read_pixtral_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
+    """Map the settings of the image processor; what they leave out has the default of published ones."""
+    tower = config.decoder.tower
+    assert isinstance(tower, GridTower)  # noqa: S101  every model with this reader has one
+    processor.choice("image_processor_type", _PROCESSORS, "PixtralImageProcessor")
+    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
+        processor.refuse(needed, True)
+    processor.refuse("do_center_crop", False)
+    size = processor.child("size")
+    for other in ("shortest_edge", "height", "width", "max_height", "max_width"):
+        size.refuse(other)
+    vision = _vision(fields)
+    # Files of GGUF models, and folders without settings, state the edge in the tower's configuration alone.
+    longest = size.integer("longest_edge", 1, _MAX_EDGE, vision.integer("image_size", 1, _MAX_EDGE))
+    processor = processor.with_defaults(**_CLIP)
+    square = tower.patch * tower.factor
+    return ImageInput(
+        sizes=Fitted.within_edge(square, longest),
+        resample=read_filter(processor, _BICUBIC),
+        do_resize=True,
+        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
+        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, 0.0),
+        std=read_channels(processor, "image_std", _SMALLEST_STD, 1.0),
+        token=_image_token(fields, config),
+        text="pixtral",
+    )
+
+
+def _image_token(fields: Fields, config: ModelConfig) -> int:
+    key = "image_token_index" if fields.has("image_token_index") else "image_token_id"
+    return fields.integer(key, 0, config.vocab_size - 1, _IMAGE_TOKEN)

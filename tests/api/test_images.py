@@ -59,7 +59,8 @@ def test_an_image_is_in_the_prompt_at_the_positions_of_its_tiles(
     tokens = SeeingTokenizer().encode(text, add_special_tokens=path == GENERATE)
     assert list(request.prompt) == tokens
     starts = [at for at, token in enumerate(tokens) if token == IMAGE][::ROWS]
-    assert [(start, tile.number) for start, tile, _ in request.images] == [*zip(starts, range(len(starts)), strict=True)]
+    found = [(placed.start, placed.tile.number) for placed in request.images]
+    assert found == [*zip(starts, range(len(starts)), strict=True)]
     assert str(len(tokens)) in answer.text  # usage counts the tokens of the image
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation import speculation
 from numaserve.server.speculation.drafter import Drafters
 
-from tests.support import checkpoints, grid_vision
+from tests.support import checkpoints, grid_vision, pixtral
 from tests.support.drafters import NoDrafters
 from tests.support.played_drafts import played
 from tests.support.predicting import add_predictor
@@ -23,6 +24,7 @@ from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_b
 SHAPES = ((5, 3), (1, 7), (8, 8), (2, 2), (3, 10))  # rows and columns of features
 PLACES = 2  # of the feature pool: features make way, and are made again
 ROWS = grid_vision.MOST // grid_vision.SQUARE**2
+ROWS_OF_PIXTRAL = (pixtral.EDGE // grid_vision.SQUARE) ** 2
 FEW_PAGES = 11  # the longest request needs 10
 SNAPSHOTS = 8  # of the states of hybrid models
 DRAFTS = 9
@@ -50,7 +52,7 @@ class Subject:
     group: RankGroup
     requests: list[Request]
     alone: list[Answer]
-    limits: dict[str, int]
+    limits: dict[str, Any]
 
     def traffic(self, *, ahead: int = 2, drafters: Drafters | None = None, **limits: object) -> Traffic:
         """A scheduler before the group, with these changes of its limits."""
@@ -58,10 +60,12 @@ class Subject:
 
 
 def config(**changes: object) -> SchedulerConfig:
-    return scheduler_config(rows_per_tile=ROWS, placeholder=grid_vision.IMAGE_TOKEN, feature_tiles=PLACES, **changes)
+    made = {"rows_per_tile": ROWS, "placeholder": grid_vision.IMAGE_TOKEN, "feature_tiles": PLACES}
+    return scheduler_config(**made | changes)
 
 
-def requests() -> list[Request]:
+def requests(newline: int | None = None) -> list[Request]:
+    """The requests. `newline` is the token between two rows of an image's grid; None: there is none."""
     rng = np.random.default_rng(0)
     tiles = [Tile(number, sha256(bytes([number])).digest(), *shape) for number, shape in enumerate(SHAPES)]
     tiles.append(Tile(1, sha256(b"other").digest(), *SHAPES[1]))
@@ -71,27 +75,44 @@ def requests() -> list[Request]:
         images: list[PlacedTile] = []
         for part in parts:
             if isinstance(part, str):
-                images.append(PlacedTile(len(prompt), tiles[int(part)]))
-                prompt += [grid_vision.IMAGE_TOKEN] * tiles[int(part)].features
+                images.append(PlacedTile(len(prompt), tiles[int(part)], 0 if newline is None else 1))
+                prompt += placeholders(tiles[int(part)], newline)
             else:
                 prompt += rng.integers(3, 490, part).tolist()
         sampling = SAMPLED[index // 3] if index % 3 == 2 else GREEDY
         found.append(Request(prompt, sampling, 100 if index in LONG else 6, images=tuple(images)))
     one, other = TWINS
-    start, tile, _ = found[one].images[0]
-    # The same number of rows in another grid: texts after it have other coordinates.
-    found[other] = replace(found[one], images=(PlacedTile(start, Tile(tile.number, b"turned", 7, 1)),))
+    start, tile, gap = found[one].images[0]
+    if newline is None:  # The same number of rows in another grid: texts after it have other coordinates.
+        found[other] = replace(found[one], images=(PlacedTile(start, Tile(tile.number, b"turned", 7, 1)),))
+    else:
+        found[other] = replace(found[one], images=(PlacedTile(start, Tile(0, b"other", 1, 7), gap),))
     return found
 
 
-@pytest.fixture(scope="module", params=[(1, "qwen3_vl"), (3, "qwen3_vl"), (2, "qwen3_5")], ids=str)
+def placeholders(tile: Tile, newline: int | None) -> list[int]:
+    """The tokens of an image."""
+    if newline is None:
+        return [grid_vision.IMAGE_TOKEN] * tile.features
+    return ([newline, *[grid_vision.IMAGE_TOKEN] * tile.cols] * tile.rows)[1:]
+
+
+@pytest.fixture(
+    scope="module", params=[(1, "qwen3_vl"), (3, "qwen3_vl"), (2, "qwen3_5"), (2, "mistral3"), (3, "pixtral")], ids=str
+)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     tp, name = request.param
-    folder = grid_vision.save(checkpoints.build(grid_vision.CASES[name]()), tmp_path_factory.mktemp(name))
-    pixels = grid_vision.in_store(grid_vision.random_images(SHAPES))
-    limits = {"num_snapshots": SNAPSHOTS} if name == "qwen3_5" else {}
-    with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, **limits) as group:
-        asked = requests()
+    path, images = tmp_path_factory.mktemp(name), grid_vision.random_images(SHAPES)
+    limits: dict[str, Any] = {"num_snapshots": SNAPSHOTS} if name == "qwen3_5" else {}
+    held, newline = dict(limits), None
+    model = checkpoints.build((grid_vision.CASES | pixtral.CASES)[name]())
+    if name in pixtral.CASES:
+        folder, pixels = pixtral.save(model, path), pixtral.in_store(images)
+        limits, newline = {"rows_per_tile": ROWS_OF_PIXTRAL}, pixtral.BREAK_TOKEN
+    else:
+        folder, pixels = grid_vision.save(model, path), grid_vision.in_store(images)
+    with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, **held) as group:
+        asked = requests(newline)
         alone = one_by_one(Traffic(group, config(**limits)), asked)
         one, other = TWINS
         assert alone[one] != alone[other]
@@ -121,7 +142,7 @@ def test_retractions_change_no_bit_of_images_of_any_size(subject: Subject) -> No
 
 
 def test_draft_tokens_change_no_bit_of_images_of_any_size(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    if subject.limits:
+    if "num_snapshots" in subject.limits:
         pytest.skip("states of this group go back by no draft token")
     monkeypatch.setattr(speculation, "BLIND", 12)
     traffic = subject.traffic(drafters=played(subject.requests, subject.alone, wrong=7), enable_prefix_cache=True)

@@ -175,7 +175,7 @@ async def test_the_ids_of_a_prompt_are_those_of_transformers(name: str, conversa
     assert context.vision is not None
     token = context.vision.settings.token
     starts = [at for at, each in enumerate(prompt.tokens) if each == token][::ROWS]
-    assert [start for start, _ in prompt.images] == starts
+    assert [placed.start for placed in prompt.images] == starts
 
 
 def test_a_token_of_texts_is_no_placeholder() -> None:

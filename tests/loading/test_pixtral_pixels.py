@@ -83,7 +83,8 @@ def test_sizes_are_those_of_transformers() -> None:
         width, height = (max(1, int(10 ** draw.uniform(0, 4.2))) for _ in "wh")
         if max(width, height) > 1540 and min(width, height) * 1540 < max(width, height):
             continue  # transformers would resize it to no pixels
-        high, wide = get_resize_output_image_size(np.broadcast_to(np.uint8(0), (3, height, width)), 1540, 28, "channels_first")
+        image = np.broadcast_to(np.uint8(0), (3, height, width))
+        high, wide = get_resize_output_image_size(image, 1540, 28, "channels_first")
         assert lay_out(Size(width, height), settings, 1 << 30).tile == (wide, high)
 
 

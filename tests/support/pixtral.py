@@ -147,7 +147,8 @@ def factor_of(config: hf.PreTrainedConfig) -> int:
 
 def processor_of(config: hf.PreTrainedConfig, **changes: Any) -> PixtralImageProcessorPil:
     """Return transformers' image processor, with the patches that the whole processor gives it."""
-    kept = {name: each for name, each in processor_settings(config).items() if "type" not in name and "class" not in name}
+    settings = processor_settings(config)
+    kept = {name: each for name, each in settings.items() if name not in ("image_processor_type", "processor_class")}
     return PixtralImageProcessorPil(**kept | {"patch_size": {"height": SQUARE, "width": SQUARE}} | changes)
 
 

@@ -47,12 +47,12 @@ _PLAIN: dict[str, Activation] = {"gelu": "gelu", "gelu_pytorch_tanh": "plain_gel
 _EPS = 1e-5  # of the tower's norms, in the classes of transformers
 _THETA = 10000.0
 _MAX_PATCH, _MAX_FACTOR, _MAX_EDGE = 64, 16, 1 << 16
-_ATTENTION = AttentionNames(*(f"attention.{each}_proj" for each in "qkvo"), "attn_out")
-_MLP = MlpNames(*(f"feed_forward.{each}_proj" for each in ("gate", "up", "down")))
+_ATTENTION = AttentionNames("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj", "attn_out")
+_MLP = MlpNames("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj")
 _PROCESSORS = {f"PixtralImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
 _BICUBIC = 3
 _LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
-# Of CLIP, which published settings and the class of transformers have.
+# Channels as in CLIP: published settings and the class of transformers have these values.
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _IMAGE_TOKEN = 10
 
@@ -156,11 +156,11 @@ def _projector(fields: Fields, config: ModelConfig, hidden: int, factor: int, *,
     )
     if llava:
         return Merger(NoNorm(), mlp, factor)
-    eps = fields.child("text_config").number("rms_norm_eps", 1e-12, 1.0, 1e-5)
-    square = factor**2 * hidden
+    norm, square = config.decoder.norm, factor**2 * hidden
+    assert isinstance(norm, Norm)  # noqa: S101  text models of the family have one
     merging = f"{_PROJECTOR}patch_merger.merging_layer"
     return Merger(
-        Norm(f"{_PROJECTOR}norm", hidden, eps, "mm.input_norm"),
+        Norm(f"{_PROJECTOR}norm", hidden, norm.eps, "mm.input_norm"),
         mlp,
         factor,
         # The checkpoint has the values of a channel next to each other, as `unfold` makes them.

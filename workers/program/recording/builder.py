@@ -172,7 +172,7 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
 
     def columns(self, x: Operand, chosen: range) -> Operand:
         """Some columns of `x`, which are not copied. Raises `ValueError` unless they begin at a cache line."""
-        first = chosen.start if chosen else 0  # a rank without any is behind the last one
+        first = chosen.start if chosen else 0  # a rank without any columns begins after the last one
         if first % PAD:
             raise ValueError(f"the first column of a part of a matrix must be a multiple of {PAD}, not {first}")
         return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=first)

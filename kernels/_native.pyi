@@ -115,6 +115,9 @@ class Team:
         The team records its barriers and its waiting threads in the part of `rank` of the board `progress`. Raises
         IndexError for a rank that the board does not have.
         """
+    @staticmethod
+    def in_turns(threads: int) -> Team:
+        """Make a team for a program with a `Counter`: its threads take turns on the thread that calls the program."""
     @property
     def size(self) -> int: ...
     def act_as_first_of(self, threads: int) -> None:

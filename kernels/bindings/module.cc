@@ -164,6 +164,8 @@ NB_MODULE(_native, m) {
              return std::make_unique<Team>(cpus, progress == nullptr ? progress::Rank() : progress->rank(rank));
            }),
            nb::arg("cpus"), nb::arg("progress") = nb::none(), nb::arg("rank") = 0, nb::keep_alive<0, 3>())
+      .def_static(
+          "in_turns", [](int threads) { return std::make_unique<Team>(Team::InTurns{threads}); }, nb::arg("threads"))
       .def_prop_ro("size", &Team::size)
       .def("act_as_first_of", &Team::act_as_first_of, nb::arg("threads"));
 

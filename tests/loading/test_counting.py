@@ -3,9 +3,12 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
+from numaserve.kernels import Team
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
@@ -107,6 +110,21 @@ def test_a_step_is_counted_the_same_again(make_group: MakeGroup) -> None:
     first = group.step(TOKEN)
     assert group.step(PROMPT) != first
     assert group.step(TOKEN) == first
+
+
+def test_counting_touches_little_of_the_memory_of_a_host(make_group: MakeGroup) -> None:
+    """In huge pages the bytes that 256 threads touch in their scratch would be over half a GiB."""
+    group, process = make_group(DEEPSEEK_R1, 4), psutil.Process()
+    before = process.memory_info().rss
+    group.step(PROMPT)
+    assert process.memory_info().rss - before < 100 << 20
+
+
+def test_a_program_counts_only_threads_that_take_turns(make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = SimpleNamespace(in_turns=lambda count: Team([-1] * count))
+    monkeypatch.setattr(counting, "Team", threads)
+    with pytest.raises(ValueError, match=r"use Team\.in_turns"):
+        make_group(LLAMA_70B, 1, shares=[2])
 
 
 def test_the_threads_of_a_rank_have_equal_parts_of_its_products(make_group: MakeGroup) -> None:

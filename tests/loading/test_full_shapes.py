@@ -33,8 +33,8 @@ MakeEstimate = Callable[..., Estimate]
 
 @pytest.fixture(scope="module")
 def estimate(tmp_path_factory: pytest.TempPathFactory) -> MakeEstimate:
-    """The estimate of a model by name, of 1024 tokens of input and output, with steps of 2048 tokens. To run hundreds
-    of threads takes seconds."""
+    """The estimate of a model by name, of 1024 tokens of input and output, with steps of 2048 tokens. To count the
+    work of hundreds of threads takes seconds."""
 
     @functools.cache
     def made(name: str, skew: float = 0.0) -> Estimate:

@@ -73,7 +73,7 @@ def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
 
 @pytest.fixture(scope="module")
 def estimated(config: ModelConfig) -> Estimate:
-    """The estimate with `OPTIONS`. To run hundreds of threads takes seconds."""
+    """The estimate with `OPTIONS`. To count the work of hundreds of threads takes seconds."""
     return estimate(config, OPTIONS)
 
 

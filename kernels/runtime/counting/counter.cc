@@ -8,11 +8,13 @@
 namespace numaserve {
 namespace {
 
-thread_local Lane* current_lane = nullptr;
+thread_local Counter* active = nullptr;
 
 }  // namespace
 
 void Counter::begin(const Team& team, const ring::Ring* ring) {
+  active = this;
+  team_ = &team;
   lanes_.clear();
   for (int thread = 0; thread < team.size(); ++thread) lanes_.emplace_back(*this, thread);
   if (ring == nullptr) return;
@@ -23,11 +25,9 @@ void Counter::begin(const Team& team, const ring::Ring* ring) {
   own_end_ = own_begin_ + own.bytes;
 }
 
-void Counter::enter(const Team& team, size_t node, int thread) {
+void Counter::enter(size_t node, int thread) {
   Lane& lane = lanes_[static_cast<size_t>(thread)];
-  lane.team_ = &team;
   lane.node_ = node;
-  current_lane = &lane;
   lane.add({});  // threads meet after a node that has nothing to do, too
 }
 
@@ -58,10 +58,10 @@ std::vector<CountedPhase> Counter::phases() const {
   return found;
 }
 
-Lane& Lane::current() { return *current_lane; }
+Lane& Lane::current() { return active->lanes_[static_cast<size_t>(active->team_->turn())]; }
 
 void Lane::add(const Work& work, int64_t item) {
-  const uint64_t barriers = team_->barriers(thread_);
+  const uint64_t barriers = counter_.team_->barriers(thread_);
   if (!entries_.empty() && entries_.back().item == item && entries_.back().barriers == barriers &&
       entries_.back().node == node_)
     return entries_.back().work.add(work);

@@ -1,5 +1,6 @@
 // Counts the work of each thread in a step, for estimates of hosts that are not at hand: a Program that counts runs its
-// nodes, planners and barriers as they are, over kernels that compute nothing (counting_table.h).
+// nodes, planners and barriers as they are, over kernels that compute nothing (counting_table.h). The threads of its
+// team take turns.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +44,10 @@ class Counter {
  public:
   explicit Counter(const Routing& routing) : routing_(routing) {}
 
-  // Forgets what was counted. Called before each step.
+  // Forgets what was counted, and counts what the calling thread does. Called before each step.
   void begin(const Team& team, const ring::Ring* ring);
   // Counts what `thread` does from now on for this node. Called by that thread.
-  void enter(const Team& team, size_t node, int thread);
+  void enter(size_t node, int thread);
   // Returns what the last step's threads did, in order.
   std::vector<CountedPhase> phases() const;
 
@@ -57,6 +58,7 @@ class Counter {
  private:
   friend class Lane;
   Routing routing_;
+  const Team* team_ = nullptr;
   std::vector<class Lane> lanes_;
   const std::byte *ring_begin_ = nullptr, *ring_end_ = nullptr, *own_begin_ = nullptr, *own_end_ = nullptr;
 };
@@ -66,7 +68,7 @@ class alignas(128) Lane {
  public:
   Lane(const Counter& counter, int thread) : counter_(counter), thread_(thread) {}
 
-  // Returns the lane of the calling thread, which is in a step that is counted.
+  // Returns the lane of the thread whose turn it is, in a step that is counted.
   static Lane& current();
 
   // Adds work of the thread; or, unless `item` is negative, of an item. Phases have items in the order of the numbers.
@@ -84,7 +86,6 @@ class alignas(128) Lane {
 
   const Counter& counter_;
   int thread_;
-  const Team* team_ = nullptr;
   size_t node_ = 0;
   std::vector<Entry> entries_;
 };

@@ -17,7 +17,7 @@ size_t aligned(size_t value, size_t unit) { return (value + unit - 1) / unit * u
 
 }  // namespace
 
-LargeBuffer::LargeBuffer(size_t bytes) {
+LargeBuffer::LargeBuffer(size_t bytes, Pages pages) {
   if (bytes == 0) return;
   // Slack to begin on a huge page: before Linux 6.7 the kernel does not align anonymous mappings itself.
   const size_t slack = bytes >= kHugePage ? kHugePage : 0;
@@ -29,7 +29,7 @@ LargeBuffer::LargeBuffer(size_t bytes) {
   }
   const auto address = reinterpret_cast<uintptr_t>(mapped_);
   data_ = static_cast<std::byte*>(mapped_) + (slack > 0 ? aligned(address, kHugePage) - address : 0);
-  if (slack > 0) madvise(data_, bytes_, MADV_HUGEPAGE);
+  if (slack > 0 && pages == Pages::kHuge) madvise(data_, bytes_, MADV_HUGEPAGE);
 }
 
 LargeBuffer::~LargeBuffer() {

@@ -8,12 +8,15 @@
 
 namespace numaserve {
 
+enum class Pages { kHuge, kSmall };
+
 // Anonymous memory, initially zero, in transparent huge pages where the kernel has them. Each page is allocated on
-// first touch, on the node that the touching thread's memory policy names. Throws std::bad_alloc.
+// first touch, on the node that the touching thread's memory policy names. Throws std::bad_alloc. Small pages are for
+// memory of which only a few bytes here and there are touched.
 class LargeBuffer {
  public:
   LargeBuffer() = default;
-  explicit LargeBuffer(size_t bytes);
+  explicit LargeBuffer(size_t bytes, Pages pages = Pages::kHuge);
   ~LargeBuffer();
   LargeBuffer(LargeBuffer&& other) noexcept { *this = std::move(other); }
   LargeBuffer& operator=(LargeBuffer&& other) noexcept {

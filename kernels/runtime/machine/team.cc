@@ -52,7 +52,15 @@ Team::Team(const std::vector<int>& cpus, progress::Rank progress)
   }
 }
 
-Team::~Team() { stop(); }
+Team::Team(InTurns turns) : size_(turns.threads), shares_(turns.threads), shares_cores_(true) {
+  if (size_ < 1) throw std::invalid_argument("a thread team needs at least one thread");
+  lanes_ = std::make_unique<Lane[]>(static_cast<size_t>(size_));
+  turns_ = std::make_unique<Turns>(size_, take_turns, this);
+}
+
+Team::~Team() {
+  if (!takes_turns()) stop();
+}
 
 void Team::act_as_first_of(int threads) {
   if (size_ != 1 || threads < 1)
@@ -69,10 +77,22 @@ void Team::stop() {
 void Team::run(Task task, void* context) {
   task_ = task;
   context_ = context;
-  generation_.value.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) ring::wake_all(generation_.value);
+  if (!takes_turns()) begin_generation();
   task(context, 0);
   barrier(0);
+}
+
+void Team::take_turns(void* self, int thread) noexcept {
+  auto& team = *static_cast<Team*>(self);
+  while (true) {  // the barrier at the end of a run returns in the next run
+    team.task_(team.context_, thread);
+    team.barrier(thread);
+  }
+}
+
+void Team::begin_generation() {
+  generation_.value.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) ring::wake_all(generation_.value);
 }
 
 void Team::thread_main(int thread, int cpu) {
@@ -128,6 +148,7 @@ void Team::publish(std::atomic<uint64_t>& word, uint64_t value) const {
 
 void Team::barrier(int thread, Idle idle) {
   const uint64_t count = ++lanes_[static_cast<size_t>(thread)].count;
+  if (takes_turns()) return turns_->pass();  // when this thread's turn comes again, all others have arrived
   if (thread % kGroup == 0) {
     const int end = std::min(thread + kGroup, size_);
     for (int member = thread + 1; member < end; ++member)

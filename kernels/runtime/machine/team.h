@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/runtime/machine/turns.h"
 #include "shm_comm/include/numaserve_progress.h"
 
 namespace numaserve {
@@ -33,6 +34,13 @@ class Team {
   // waits for. Throws std::invalid_argument without processors, and std::system_error when pinning or creating
   // a thread fails.
   explicit Team(const std::vector<int>& cpus, progress::Rank progress = {});
+  // Makes a team whose threads take turns on the calling thread: one runs up to a barrier, then the next one. It is for
+  // Programs that count: the kernel would take most of the time to switch between the hundreds of threads of a host.
+  // Throws std::invalid_argument without threads, and std::bad_alloc.
+  struct InTurns {
+    int threads;
+  };
+  explicit Team(InTurns turns);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -42,6 +50,9 @@ class Team {
   // For benchmarks: a team of one thread does what the first of `threads` would do, and the rest of the work is left
   // undone. Throws std::invalid_argument for a team of several threads, and for fewer than one.
   void act_as_first_of(int threads);
+  bool takes_turns() const { return turns_ != nullptr; }
+  // The thread whose turn it is; of a team that takes turns.
+  int turn() const { return turns_->current(); }
   const progress::Rank& progress() const { return progress_; }
   // The barriers that this thread has entered; called by the thread itself.
   uint64_t barriers(int thread) const { return lanes_[static_cast<size_t>(thread)].count; }
@@ -75,7 +86,9 @@ class Team {
   };
 
   void thread_main(int thread, int cpu);
+  static void take_turns(void* team, int thread) noexcept;
   void stop();
+  void begin_generation();
   void wait_for_generation(uint64_t seen);
   // No deadline is needed: the threads of a process end together. Only nodes wait for another process, with the ring's
   // deadline, and their threads reach the next barrier whatever the wait's result.
@@ -94,6 +107,7 @@ class Team {
   void* context_ = nullptr;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
+  std::unique_ptr<Turns> turns_;  // in place of `threads_`
 };
 
 // Pins the calling thread to one processor; throws std::system_error.

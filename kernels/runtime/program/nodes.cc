@@ -28,7 +28,7 @@ QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, i
 }  // namespace
 
 void enter(Run& run, const Node& node, int thread) {
-  if (run.counter != nullptr) run.counter->enter(run.team, node.node_number, thread);
+  if (run.counter != nullptr) run.counter->enter(node.node_number, thread);
 }
 
 bool wait_for_ranks(Run& run, const Place& place, int lane, int phase) {

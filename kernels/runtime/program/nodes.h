@@ -123,11 +123,15 @@ void leave(Run& run, const Place& place, int thread);
 // Calls compute(item, next) for items that are handed out one by one to threads that are free; `next` is a prediction
 // of the thread's next item, for prefetching, which assumes that each other thread takes one item in between. A
 // thread's first item is its own number, so that its memory can be fetched in advance. `counter` is of the node alone
-// (Program::next_counter): with two that nodes take in turn, a thread would have to clear the other one.
+// (Program::next_counter): with two that nodes take in turn, a thread would have to clear the other one. Threads that
+// take turns each have their part: the first one would find all others busy until it has taken every item.
 template <class F>
 void hand_out(Run& run, size_t counter, int64_t items, int thread, F&& compute) {
   const int threads = run.team.size();
-  for (int64_t i = thread; i < items; i = threads + run.handed_out[counter].fetch_add(1)) compute(i, i + threads);
+  const auto after = [&](int64_t item) {
+    return threads + (run.team.takes_turns() ? item : run.handed_out[counter].fetch_add(1));
+  };
+  for (int64_t i = thread; i < items; i = after(i)) compute(i, i + threads);
 }
 
 // A lower bound of a node's work since the Program was made: activations and repeated reads are not counted.

@@ -23,6 +23,10 @@ int64_t scratch_for(const KernelTable& table, const ProgramShape& shape) {
   return round_up(most, 4096);
 }
 
+// Kernels that count leave the memory alone, and nodes touch a little here and there. Huge pages for these bytes would
+// be gigabytes at the size of a large host.
+Pages pages_of(const Counter* counter) { return counter == nullptr ? Pages::kHuge : Pages::kSmall; }
+
 // Latents are divided only where all layers have the same kind of cache: a divided sequence is planned apart.
 const ContextParallel& checked(const ProgramShape& shape, const ring::Ring* ring) {
   const ContextParallel& parallel = shape.parallel;
@@ -52,16 +56,18 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
       kv_(shape.caches, shape.limits.table_pages(), shape.kv_dtype, lender == nullptr ? nullptr : &lender->kv_),
       states_(shape.states, shape.limits),
       step_(shape.limits, kv_.kinds(), parallel_, team.size()),
-      arena_(static_cast<size_t>(shape.arena_bytes)),
+      arena_(static_cast<size_t>(shape.arena_bytes), pages_of(counter)),
       blocking_(blocking_for(table, cache_sizes(), processor())),
       thread_scratch_bytes_(scratch_for(table, shape)),
-      thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
-      part_sums_(kPartSums * sizeof(float)),
+      thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size()), pages_of(counter)),
+      part_sums_(kPartSums * sizeof(float), pages_of(counter)),
       most_ahead_(std::min<int64_t>(kMostAhead, cache_sizes().l2 / 2)),
       sampled_(static_cast<size_t>(2 * shape.limits.max_logit_rows)) {
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument(
         "the ring has more lanes than a worker has threads; create the ring with at most one lane per thread");
+  if (counter != nullptr && !team.takes_turns())
+    throw std::invalid_argument("a program with a counter needs a team whose threads take turns: use Team.in_turns");
   if (states_.keep_sequences()) step_.keep_states();
 }
 

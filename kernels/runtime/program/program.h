@@ -53,7 +53,7 @@ class Program {
   // `ring` is null with one rank. Ring and team outlive the Program. Throws std::invalid_argument for heads that
   // attention does not support, such as a latent cache with a quantized dtype. `lender` is null, or the Program whose
   // KV cache this one reads in place of its own; see KvCache. It outlives this Program, and the two never run at once.
-  // A `counter` counts the work of each step; the table is then a counting one.
+  // A `counter` counts the work of each step; the table is then a counting one, and the team takes turns.
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape,
           const Program* lender = nullptr, Counter* counter = nullptr);
 

@@ -2,7 +2,8 @@
 
 The nodes, their planners, barriers and collectives run as they do on the host, with as many threads and ranks. Only the
 kernels are others: they count bytes and operations, and compute nothing. No weight is loaded, and the memory of
-weights, caches and activations is hardly touched.
+weights, caches and activations is hardly touched. The threads of a rank take turns on one: as threads of the operating
+system, hundreds on a few cores would take most of the time to wait for each other at barriers.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class _CountedRank:
     def __init__(self, model: _Model, part: RankPart) -> None:
         shares, ring, limits, segment = part.partition.shares, None, model.limits, model.segment
         self._steps = 0
-        self._team = Team([-1] * shares[part.rank])
+        self._team = Team.in_turns(shares[part.rank])
         slot_bytes = 0
         if segment is not None:
             ring = Ring(segment.fd, part.rank, segment.nonce, len(shares))

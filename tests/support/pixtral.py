@@ -78,7 +78,12 @@ def _mistral3(text: hf.PreTrainedConfig, vision: dict[str, Any], factor: int) ->
 # Heads that no number of ranks divides, widths that are no multiple of a tile.
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "mistral3": lambda: _mistral3(
-        hf.MistralConfig(**checkpoints.sizes(96, 3, 1, 160, head_dim=32, sliding_window=None)), _vision(96, 3, 4), 2
+        hf.Ministral3Config(
+            **checkpoints.sizes(96, 3, 1, 160, head_dim=32),
+            **rope("yarn", factor=4.0, original_max_position_embeddings=64, **MINISTRAL),
+        ),
+        _vision(96, 3, 4),
+        2,
     ),
     "pixtral": lambda: hf.LlavaConfig(
         text_config=hf.MistralConfig(**checkpoints.sizes(160, 5, 1, 96, head_dim=32, sliding_window=None)).to_dict(),

@@ -1,15 +1,15 @@
 """Mistral and Mistral Small 3, Ministral 3, Pixtral: Llama with a sliding window on every layer, or on none where
 `sliding_window` is null; multimodal ones have Pixtral's vision tower."""
 
-from dataclasses import replace
 from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models import mistral4
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_experts import has_no_experts
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
-from numaserve.workers.models.config.pixtral import read_pixtral_images, seeing_pixtral
+from numaserve.workers.models.config.pixtral import PIXTRAL_PROJECTOR, read_pixtral_images, seeing_pixtral
 from numaserve.workers.models.family import PIXTRAL_BUFFERS, Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 
@@ -38,14 +38,12 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json, of the text model or of the multimodal one that holds it as `text_config`."""
     if not fields.has("text_config"):
         return _configure_text(fields, architecture)
-    is_llava = architecture == _PIXTRAL
+    if fields.child("text_config").values.get("model_type") == "mistral4":
+        return mistral4.configure(fields, architecture)
+    is_llava = architecture == _PIXTRAL or fields.values.get("model_type") == "llava"
     text = read_text(fields, tied=not is_llava)
-    if text.values.get("model_type") == "mistral4" and not is_llava:
-        config = replace(mistral4.configure(text, architecture), **MULTIMODAL)
-    else:
-        text.choice("model_type", {"mistral": None, "ministral3": None}, "llama" if is_llava else "mistral")
-        config = _configure_text(text, architecture, **MULTIMODAL)
-    return seeing_pixtral(config, fields, llava=is_llava)
+    text.choice("model_type", {"mistral": None, "ministral3": None}, "llama" if is_llava else "mistral")
+    return seeing_pixtral(_configure_text(text, architecture, **MULTIMODAL), fields, llava=is_llava)
 
 
 def _configure_text(fields: Fields, architecture: str, **changes: Any) -> ModelConfig:
@@ -76,7 +74,16 @@ FAMILY = Family(
     name="mistral",
     architectures=("MistralForCausalLM", _MULTIMODAL, _MINISTRAL, _PIXTRAL),
     configure=configure,
-    gguf=GgufForm("mistral3", values=_gguf_values, rope=_gguf_rope, pairs=True),  # older files say "llama"
+    # Older files say "llama": Llama's family reads those without a tower.
+    gguf=GgufForm(
+        "mistral3",
+        accepts=has_no_experts,
+        values=_gguf_values,
+        rope=_gguf_rope,
+        pairs=True,
+        others=("llama",),
+        projectors=("", PIXTRAL_PROJECTOR),
+    ),
     buffers=PIXTRAL_BUFFERS,
     images=read_pixtral_images,
     needs_processor=False,

@@ -1,6 +1,6 @@
 """Mistral Small 4: DeepSeek-V2's latent attention, experts chosen by softmax, all of a layer in one tensor.
 
-The text part of the multimodal checkpoints is served too (`mistral.py`); their vision tower is left out.
+Multimodal checkpoints have Pixtral's vision tower, and another class (`mistral.py`).
 """
 
 from dataclasses import replace
@@ -8,7 +8,9 @@ from dataclasses import replace
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import MULTIMODAL, read_text
 from numaserve.workers.models.config.latent import EXPERT_NAMES, LATENT_DEFAULTS, read_deepseek, read_groups
+from numaserve.workers.models.config.pixtral import PIXTRAL_PROJECTOR, read_pixtral_images, seeing_pixtral
 from numaserve.workers.models.config.rope import rope_fields
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
@@ -41,7 +43,14 @@ _NAMES = replace(EXPERT_NAMES, each=MlpNames("gate_up_proj", "gate_up_proj", "do
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
-    """Map config.json, of the text model; what it leaves out has transformers' default."""
+    """Map config.json, of the text model or of a multimodal one that holds it as `text_config`; what it leaves out has
+    transformers' default."""
+    if not fields.has("text_config"):
+        return _configure_text(fields, architecture)
+    return seeing_pixtral(replace(_configure_text(read_text(fields), architecture), **MULTIMODAL), fields)
+
+
+def _configure_text(fields: Fields, architecture: str) -> ModelConfig:
     fields = _with_whole_rotation(fields.with_defaults(**_DEFAULTS))
     return read_deepseek(
         fields,
@@ -70,5 +79,13 @@ FAMILY = Family(
     name="mistral4",
     architectures=("Mistral4ForCausalLM",),
     configure=configure,
-    gguf=GgufForm("mistral4", values=gguf_deepseek.latent_values, rope=_gguf_rope, equal_value_length=False),
+    gguf=GgufForm(
+        "mistral4",
+        values=gguf_deepseek.latent_values,
+        rope=_gguf_rope,
+        equal_value_length=False,
+        projectors=("", PIXTRAL_PROJECTOR),
+    ),
+    images=read_pixtral_images,
+    needs_processor=False,
 )

@@ -19,7 +19,7 @@ PREFIX = "model."
 NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
 _LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
-_TOWER_LAYER = re.compile(r"^(vision_model\.encoder\.layers|visual\.blocks)\.(?=\d)")
+_TOWER_LAYER = re.compile(r"^(vision_model\.encoder\.layers|visual\.blocks|vision_tower\.transformer\.layers)\.(?=\d)")
 _MAX_UNITS = 2**10
 _FRAMED = 4  # dimensions of the kernel of a convolution over channels, frames, rows and columns
 

@@ -11,7 +11,9 @@ from numaserve.workers.layers.vision import Tower
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
 from numaserve.workers.models.config.gguf_names import shape_of
+from numaserve.workers.models.config.gguf_pixtral import pixtral_outer, pixtral_text, pixtral_vision
 from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR
+from numaserve.workers.models.config.pixtral import PIXTRAL_PROJECTOR
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
@@ -33,12 +35,14 @@ _EDGES = 4  # tiles along the longest edge of an image, in all published models;
 @dataclass(frozen=True)
 class _Kind:
     """Towers with one type of projector: the token that stands for a part of an image, and what files state of them
-    alone, as fields of `vision_config`, of `text_config` and of the image processor."""
+    alone, as fields of `vision_config`, of `text_config`, of the image processor and of the whole config.json."""
 
     placeholder: str
     sizes: Callable[[Fields], dict[str, object]]
     vision: Callable[[Fields], dict[str, object]] = lambda metadata: {}
     text: Callable[[Fields, GGUFFile, Fields], dict[str, object]] = lambda text, model, metadata: {}
+    outer: Callable[[Fields], dict[str, object]] = lambda metadata: {}
+    gated: bool = False  # files may state the activation of a gate
 
 
 def projector_type(file: GGUFFile) -> object:
@@ -49,8 +53,9 @@ def projector_type(file: GGUFFile) -> object:
 def with_projector(text: Fields, model: GGUFFile, metadata: Fields) -> Fields:
     """Return the fields of config.json of a multimodal `model`, from the fields of its text model and the `metadata` of
     the tower's file. Raises `OperatorError` for a tower that is not supported."""
-    metadata.refuse("clip.use_silu", False)
     kind = _kind(metadata)
+    if not kind.gated:
+        metadata.refuse("clip.use_silu", False)
     vision = {key: metadata.values.get(f"clip.vision.{name}") for name, key in _KEYS.items()}
     fields = {
         "text_config": {**text.values, **kind.text(text, model, metadata)},
@@ -58,6 +63,7 @@ def with_projector(text: Fields, model: GGUFFile, metadata: Fields) -> Fields:
         "scale_factor": metadata.values.get("clip.vision.projector.scale_factor"),
         "tie_word_embeddings": text.values["tie_word_embeddings"],
         "image_token_id": _placeholder(model, text, kind.placeholder),
+        **kind.outer(metadata),
     }
     return Fields(fields, text.where)
 
@@ -103,6 +109,7 @@ def _placeholder(model: GGUFFile, text: Fields, placeholder: str) -> int:
 _KINDS = {
     "idefics3": _Kind("<image>", _tile_sizes),
     GRID_PROJECTOR: _Kind("<|image_pad|>", grid_sizes, grid_vision, grid_text),
+    PIXTRAL_PROJECTOR: _Kind("[IMG]", lambda metadata: {}, pixtral_vision, pixtral_text, pixtral_outer, gated=True),
 }
 
 

@@ -55,6 +55,7 @@ _LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 # Channels as in CLIP: published settings and the class of transformers have these values.
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _IMAGE_TOKEN = 10
+_BREAK = "v.token_embd."  # GGUF files repeat the embedding of a token in the tower's
 
 
 def seeing_pixtral(config: ModelConfig, fields: Fields, *, llava: bool = False) -> ModelConfig:
@@ -65,7 +66,7 @@ def seeing_pixtral(config: ModelConfig, fields: Fields, *, llava: bool = False) 
         config,
         decoder=replace(config.decoder, tower=tower),
         aliases=(*config.aliases, *_ALIASES),
-        ignored_prefixes=tuple(each for each in config.ignored_prefixes if each not in saved),
+        ignored_prefixes=(*(each for each in config.ignored_prefixes if each not in saved), _BREAK),
     )
 
 

@@ -37,6 +37,7 @@ from numaserve.workers.interface.protocol import (
 from safetensors.numpy import save
 
 from tests.fuzz.targets import KINDS, TEXT_COLUMNS
+from tests.support import gguf_pixtral
 from tests.support.checkpoints import build
 from tests.support.checkpoints import sizes as sizes_of
 from tests.support.gguf_vision import save_tower
@@ -129,6 +130,9 @@ def _towers() -> Iterator[bytes]:
     )
     for kind in ("F16", "Q8_0"):
         yield save_tower(build(config), path, kind, swapped=kind == "F16").read_bytes()
+    text = hf.MistralConfig(**sizes, sliding_window=None).to_dict()
+    vision = {"model_type": "pixtral", "image_size": 8, "patch_size": 2, "hidden_act": "silu", **eyes}
+    yield gguf_pixtral.save_tower(build(hf.Mistral3Config(text_config=text, vision_config=vision)), path).read_bytes()
     path.unlink()
 
 

@@ -100,12 +100,12 @@ def _write_text_model(path: Path) -> None:
     writer.add_feed_forward_length(TEXT_COLUMNS)
     writer.add_head_count(2)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_token_list(["a", "<image>", "</s>"])
+    writer.add_token_list(["a", "<image>", "</s>", "[IMG]"])
     square = dict.fromkeys(
         ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), TEXT_COLUMNS
     )
     vectors = ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")
-    shapes = {"token_embd": (3, TEXT_COLUMNS), **dict.fromkeys(vectors, (TEXT_COLUMNS,))}
+    shapes = {"token_embd": (4, TEXT_COLUMNS), **dict.fromkeys(vectors, (TEXT_COLUMNS,))}
     for name, shape in (shapes | {f"blk.0.{name}": (rows, TEXT_COLUMNS) for name, rows in square.items()}).items():
         writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float32))
     writer.write_header_to_file()

@@ -17,8 +17,11 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
+
+from numaserve.server.service.process.ending import end_process
 
 from tests.support import forked, launches
 from tests.support.forked import MESSAGE_BYTES, MOST_DESCRIPTORS, NUMBER
@@ -133,7 +136,25 @@ def main() -> None:
     forked.prepare(modules, Path(folder), socket.socket(fileno=_CONTROL_FD))
     del sys.modules[request["module"]]  # what it imports stays
     with forked.members_and_workers_forked():
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        status = _status_of(request["module"])
+    threading._shutdown()
+    # Finalization would write to the objects of all imported modules, which copies their memory: it takes longer than
+    # the start of a small server. It would also find objects alive that `gc.freeze` hides, and nanobind reports those.
+    end_process(status)
+
+
+def _status_of(module: str) -> int:
+    """Run a module as a program. Return its exit status, after the traceback or the message of one that fails."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

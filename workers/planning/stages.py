@@ -77,7 +77,8 @@ def _of_a_stage(options: DeploymentOptions) -> DeploymentOptions:
     """Return the options of one of several stages on a host, which share what is given for all ranks together.
 
     Stages have no window tables: those that a stage needs depend on its layers, and a plan goes to all of them. The
-    first stages do not know which draft tokens were accepted, so that states could not go back.
+    first stages do not know which draft tokens were accepted, so that states could not go back. Steps are short, since
+    stages wait while the first part of a prompt reaches the last of them.
     """
     count = options.pp
     return replace(
@@ -86,6 +87,7 @@ def _of_a_stage(options: DeploymentOptions) -> DeploymentOptions:
         state_cache_gib=None if options.state_cache_gib is None else options.state_cache_gib / count,
         memory_bytes=None if options.memory_bytes is None else options.memory_bytes // count,
         window_tables=False,
+        may_lengthen_steps=False,
         drafts=False,
     )
 

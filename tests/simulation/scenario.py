@@ -44,6 +44,7 @@ class Scenario:
     """One run."""
 
     ranks: int
+    stages: int  # of the pipeline; a plan is run by all of them
     overlap: bool
     pages: int
     context: int
@@ -118,12 +119,18 @@ class Scenario:
             tokens_between_marks=3 * PAGE_SIZE,
             target_itl_s=self.target_itl_s,
             kv_disk=self.prefix_cache and self.disk_slots > 0,
+            stages=self.stages,
         )
+
+    @property
+    def most_in_flight(self) -> int:
+        """Plans in flight at a time."""
+        return self.limits.max_in_flight if self.overlap else 1
 
 
 def scenario_of(rng: random.Random) -> Scenario:
     """Draw a scenario."""
-    scenario = _with_disk(_with_few_window_pages(_any_scenario(rng)))
+    scenario = _with_stages(_with_disk(_with_few_window_pages(_any_scenario(rng))))
     return _with_one_poison(rng, scenario) if rng.random() < 0.1 else scenario
 
 
@@ -154,6 +161,16 @@ def _with_disk(scenario: Scenario) -> Scenario:
         keys_removed_at=rng.choice((-1.0, -1.0, last / 2, last)),
         requests=requests,
     )
+
+
+def _with_stages(scenario: Scenario) -> Scenario:
+    """Some models of text alone are divided into stages, which have neither states nor windows nor drafters, and no
+    disk tier."""
+    rng = random.Random(f"stages {scenario.requests[0].at}")  # of its own, as what is drafted
+    stages = rng.choice((1, 1, 1, 2, 3))
+    if stages == 1 or scenario.feature_tiles or scenario.adapters:
+        return scenario
+    return replace(scenario, stages=stages, snapshots=0, windows=(), disk_slots=0, worker_drafter=None)
 
 
 def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
@@ -213,6 +230,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
     away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
         ranks=rng.choice((1, 2, 2, 3)),
+        stages=1,
         overlap=rng.random() < 0.75,
         pages=pages,
         context=context,

@@ -54,7 +54,7 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
     others = {"retraction", "prefix found", "masks awaited", "mask too late", "mask behind a draft token", "profile"}
     others |= {"step.starved", "step.crawls"}
     others |= {"draft token of the draft model", "plan behind draft tokens", "front end absent", "anchor found"}
-    others |= {"tower run", "tower part", "features found"}
+    others |= {"all stages are busy", "tower run", "tower part", "features found"}
     others |= {"client.load", "client.load busy", "client.load failed", "client.unload", "adapter refused"}
     assert faults | deaths | states | clients | others <= seen.keys()
 

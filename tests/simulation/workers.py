@@ -160,11 +160,20 @@ class SimulatedWorkers:
             self._world.note("tower part", message.step_id, [(work.begin, work.end) for work in message.tower or []])
         self._memory.check(message, [each.plan for each in self.in_flight if not each.void])
         self.in_flight.append(step)
-        if len(self.in_flight) > 1 + self._scenario.overlap:
-            self._world.violate(f"{len(self.in_flight)} plans are in flight")
+        self._check_in_flight(message)
         if not self._dead:
             self._queue.append(step)
             self._begin()
+
+    def _check_in_flight(self, plan: StepPlan) -> None:
+        if len(self.in_flight) > self._scenario.most_in_flight:
+            self._world.violate(f"{len(self.in_flight)} plans are in flight")
+        if self._scenario.stages == 1:
+            return
+        if any(seq.from_previous for seq in plan.seqs):
+            self._world.violate("a plan has a token that the first stage does not know")
+        if len(self.in_flight) == self._scenario.stages and all(each.plan.seqs for each in self.in_flight):
+            self._world.note("all stages are busy")
 
     def _load_adapter(self, message: LoadAdapter) -> None:
         world, number, refusing = self._world, message.adapter.number, -1

@@ -15,6 +15,7 @@ from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.queue.levels import Levels
 from numaserve.server.scheduler.queue.queue import WaitingQueue
@@ -148,6 +149,14 @@ def the_plan_behind_a_failed_one_counts(
     scheduler.in_flight.clear()
     scheduler.in_flight.extend(later)
     return ended
+
+
+@defect(Planner, "_cohort")
+def stages_continue_what_the_last_one_has_not_sampled(
+    _right: Callable[..., list[Sequence]], _planner: Planner, ranked: list[Sequence]
+) -> list[Sequence]:
+    """A sequence is planned ahead of its sample, as without stages."""
+    return list(ranked)
 
 
 @defect(StepLoop, "halt")

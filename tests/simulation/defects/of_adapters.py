@@ -48,6 +48,6 @@ def a_load_outlives_its_workers(_right: Callable[..., None], ranks: RankLoads, w
     ranks._why_not = why
 
 
-@defect(AdapterWork, "drop", first_seed=4200)
+@defect(AdapterWork, "drop", first_seed=4290)
 def an_adapter_that_new_workers_lack_stays(_right: Callable[..., None], *_arguments: Any) -> None:
     """Its requests go on with whatever is in the place."""

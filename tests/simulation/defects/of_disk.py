@@ -26,7 +26,7 @@ def a_page_is_evicted_while_it_is_written(
     return writes.batch
 
 
-@defect(DiskWrites, "answered")
+@defect(DiskWrites, "answered", first_seed=170)
 def a_record_counts_that_was_not_written(
     right: Callable[..., None], writes: DiskWrites, _done: int, *rest: Any
 ) -> None:

@@ -133,7 +133,7 @@ def a_part_is_planned_again(right: Callable[..., float], runs: TowerRuns, *argum
     return share
 
 
-@defect(TowerRuns, "keep_begun", first_seed=700)
+@defect(TowerRuns, "keep_begun", first_seed=1060)
 def a_run_is_begun_for_a_sequence_that_is_not_planned(_right: Callable[..., None], *_arguments: Any) -> None:
     """Nobody else gets a run until it has its turn again."""
 

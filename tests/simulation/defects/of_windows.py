@@ -79,7 +79,7 @@ def an_anchor_has_one_block_too_few(
     )
 
 
-@defect(Marking, "_leave", first_seed=3200)
+@defect(Marking, "_leave", first_seed=3540)
 def window_pages_of_unknown_tokens_are_found(
     _right: Callable[..., None], marking: Marking, seq: Sequence, marks: Marks, node: Node
 ) -> None:

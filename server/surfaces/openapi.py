@@ -1,6 +1,6 @@
 """The OpenAPI document: FastAPI's, corrected to list the errors and the API keys that the server actually uses."""
 
-import functools
+import asyncio
 from typing import Any, get_args
 
 import msgspec
@@ -87,10 +87,10 @@ def _fields(**schemas: _Schema) -> _Schema:
 
 
 def describe(app: FastAPI, *, has_keys: bool) -> None:
-    """Make `app` answer GET /openapi.json with the corrected document, encoded once.
+    """Make `app` answer GET /openapi.json with the corrected document, made and encoded once.
 
-    FastAPI's own route would encode the document for each request, which takes several times its memory and
-    milliseconds of the event loop.
+    Making the document takes over half a second of processor time, so that the first request has a thread do it.
+    FastAPI's own route would make the document in the event loop, and encode it again for each request.
     """
     generate = app.openapi
 
@@ -100,11 +100,14 @@ def describe(app: FastAPI, *, has_keys: bool) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
-    document = functools.cache(lambda: msgspec.json.encode(app.openapi()))
+    making: list[asyncio.Task[bytes]] = []  # of all requests
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi_document() -> Response:
-        return Response(document(), media_type="application/json")
+        if not making:
+            making.append(asyncio.create_task(asyncio.to_thread(lambda: msgspec.json.encode(app.openapi()))))
+        # A client that leaves does not cancel the task of the others.
+        return Response(await asyncio.shield(making[0]), media_type="application/json")
 
 
 def _mended(schema: _Schema, *, has_keys: bool) -> _Schema:

@@ -1,11 +1,16 @@
 """The OpenAPI document says what is so: requests are made from it at random, and answers are compared with it."""
 
+import asyncio
+import threading
 from typing import Any
 
+import httpx
 import pytest
+from numaserve.server.app.application import create_app
 from numaserve.server.http.auth.keys import OPEN_PATHS
 from openapi_cases import EVENTS, LINES, judge_requests, load_schema
 
+from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.app_routes import DOCUMENTED, operations
 from tests.support.error_forms import form_of
 
@@ -50,3 +55,23 @@ def test_every_route_says_what_it_answers(route: tuple[str, str], operation: dic
         for status, answer in answers.items()
         if status != "200"
     )
+
+
+async def test_the_document_is_made_once_while_other_requests_are_answered() -> None:
+    app, is_answered, made = create_app(make_context(FakeEngine())), threading.Event(), list[dict[str, Any]]()
+    make = app.openapi
+
+    def make_late() -> dict[str, Any]:
+        assert is_answered.wait(60)
+        made.append(make())
+        return made[-1]
+
+    app.openapi = make_late  # type: ignore[method-assign]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+        leaving, *staying = [asyncio.create_task(client.get("/openapi.json")) for _ in range(3)]
+        assert (await client.get("/version")).status_code == 200
+        leaving.cancel()
+        is_answered.set()
+        assert [answer.json() for answer in await asyncio.gather(*staying)] == [made[0]] * 2
+    assert len(made) == 1

@@ -63,11 +63,11 @@ async def _stream_text(server: Server, count: int = 1000) -> str:
 async def test_a_death_in_mid_stream_is_a_pause_with_the_same_tokens(victim: int) -> None:
     async with serving(Options(ranks=2, faults=SLOW)) as server:
         first_life = pids_of(server.engine)
-        stream = asyncio.create_task(_stream_text(server, 200))
+        stream = asyncio.create_task(_stream_text(server, 80))
         await until(lambda: server.metric("generation_tokens_total") > 3)
         os.kill(first_life[victim], signal.SIGKILL)
         chunks = events_of(await stream)
-        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == _words([10], 200)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == _words([10], 80)
         await _serves_again(server)
         assert not set(first_life) & set(pids_of(server.engine))
         assert not any(map(process_exists, first_life))
@@ -84,7 +84,7 @@ async def test_requests_wait_while_the_workers_are_replaced() -> None:
         await until(lambda: not server.engine.is_ready())
         assert (await server.client.get("/health")).status_code == 503
         assert (await server.client.get("/livez")).status_code == 200
-        jobs = [asyncio.create_task(server.complete(prompt=[11], max_tokens=400)) for _ in range(3)]
+        jobs = [asyncio.create_task(server.complete(prompt=[11], max_tokens=80)) for _ in range(3)]
         statuses = sorted(answer.status_code for answer in await gather(*jobs))
         assert statuses == [200, 200, 429]
         await _serves_again(server)
@@ -144,7 +144,7 @@ async def test_a_worker_without_a_processor_is_awaited_and_said_to_be_starved(
 ) -> None:
     """Its steps take several times the deadline. What Linux says of a starved thread is played here."""
     monkeypatch.setattr(group, "thread_times", lambda pid: {pid: ThreadTime("R", 0.0, 0.0)})
-    async with serving(Options(ranks=2, faults=("--step-ms", "2500"), deadline_s=0.5)) as server:
+    async with serving(Options(ranks=2, faults=("--step-ms", "1500"), deadline_s=0.5)) as server:
         first_life = pids_of(server.engine)
         answer = await server.complete(prompt=[11, 12], max_tokens=2)
         assert answer.json()["choices"][0]["text"] == _words([11, 12], 2)

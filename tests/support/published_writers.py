@@ -81,13 +81,11 @@ def pack_words(values: npt.NDArray[np.int64], bits: int, order: tuple[int, ...] 
         stream = np.unpackbits(padded[:, :, None], axis=2, bitorder="little")[:, :, :3].reshape(len(values), -1)
         return torch.from_numpy(np.packbits(stream, axis=1, bitorder="little").view(np.int32))
     fields = 32 // bits
-    n, k = values.shape
-    out = np.zeros((n, -(-k // fields)), np.uint32)
-    for word in range(out.shape[1]):
-        for position in range(fields):
-            column = word * fields + (position if order is None else order[position])
-            if column < k:
-                out[:, word] |= values[:, column].astype(np.uint32) << np.uint32(bits * position)
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % fields))).astype(np.uint32)
+    words = padded.reshape(len(values), -1, fields)
+    out = np.zeros(words.shape[:2], np.uint32)
+    for position in range(fields):
+        out |= words[:, :, position if order is None else order[position]] << np.uint32(bits * position)
     return torch.from_numpy(out.view(np.int32))
 
 

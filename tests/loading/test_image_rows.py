@@ -87,7 +87,7 @@ def test_operations_after_merging_are_counted_by_merged_rows(team: Team) -> None
 
 def test_the_copies_of_merging_are_counted(team: Team) -> None:
     b, counter = merging(RandomWeights(team), 40), Counter()
-    program = make_program(b.setup, b.fused(), team, counter=counter)
+    program = make_program(b.setup, b.fused(), Team.in_turns(2), counter=counter)
     start(program, 0, [0])
     step(program, [(0, 0, PATCHES)])
     (node,) = [index for index, row in enumerate(program.profile()) if row[0] == "merge_rows"]

@@ -1,6 +1,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES, ExpertShape
+from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
@@ -143,6 +146,24 @@ def test_experts_of_every_format_are_measured_by_what_the_tokens_choose() -> Non
         2 * (2 * experts + 2 * experts) / 1e3
     )
     assert float(many.figures["gb_s"] or 0) > 0
+
+
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_the_tokens_of_a_benchmark_choose_all_experts_about_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = ExpertShape(256, Routing(num_experts=96, top_k=4), 32)
+    monkeypatch.setitem(EXPERT_SHAPES, "tiny", shape)
+    tokens = (16, 1024)
+    rows = [
+        row
+        for case in make_cases(["experts"], ["bf16"], replace(TINY, expert_tokens=tokens))
+        for row in case.run(Meter(Team([-1])), [0])
+        if row.what["operation"] == "moe_down"
+    ]
+    read = {row.what["M"]: float(row.figures["gb_s"] or 0) * float(row.figures["best_us"] or 0) * 1e3 for row in rows}
+    expert = 2 * shape.hidden * shape.intermediate  # bytes
+    assert read[1024] == pytest.approx(96 * expert)
+    # 16 tokens choose 47 experts in the mean: 96 * (1 - (92 / 96) ** 16).
+    assert 40 * expert < read[16] < 55 * expert
 
 
 @pytest.mark.usefixtures("fixed_ceilings")

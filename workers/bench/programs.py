@@ -25,7 +25,7 @@ from numaserve.workers.program.setup import ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
 
 ONE_HEAD = Heads(1, 1, 32)  # of programs whose attention does not matter
-VOCAB = 64  # of programs whose vocabulary does not matter
+VOCAB = 1024  # of programs whose vocabulary does not matter: the tokens of a prompt differ, and so do their experts
 _RANDOM_VALUES = 1 << 20
 _STEP_BYTES = 8 << 20  # some tenths of a millisecond
 _NS: Literal[2] = 2  # index of the nanoseconds in a node's profile
@@ -89,9 +89,9 @@ def copies_in_step(nbytes: int) -> int:
     return -(-_STEP_BYTES // nbytes)
 
 
-def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMatrix:
+def random_matrix(team: Team, n: int, k: int, format: Format = BF16, *, seed: int = 0) -> GivenMatrix:
     """Return a matrix of random numbers, which repeat after a million: the results do not matter."""
-    random, rows = np.random.default_rng(0), np.arange(n, dtype=np.int32)
+    random, rows = np.random.default_rng(seed), np.arange(n, dtype=np.int32)
     matrix = GivenMatrix(n, k, format.name, format.group)
     matrix.activations = format.activations
     if format.group == 0:

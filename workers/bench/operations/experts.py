@@ -69,7 +69,9 @@ def _program(team: Team, shape: ExpertShape, format: Format, rows: int) -> tuple
     b.experts(
         x,
         shape.routing,
-        Router(random_matrix(team, len(experts) + shape.routing.shared_gate, hidden)),
+        # With the numbers of the embedding, tokens would choose the expert whose row equals theirs. The scores of the
+        # others would be zero, and the first of them would get all tokens.
+        Router(random_matrix(team, len(experts) + shape.routing.shared_gate, hidden, seed=1)),
         held=experts,
         gate_up=ExpertMatrices(matrices(2 * shape.intermediate, hidden, len(experts)), gate_up),
         down=ExpertMatrices(matrices(hidden, shape.intermediate, len(experts)), down),

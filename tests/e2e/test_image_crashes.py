@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from tests.support import checkpoints, vision
+from tests.support import checkpoints, grid_vision, vision
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
 OPTIONS = ("--tp", "2", "--context-length", "256", "--image-memory-gib", "0.05", "--max-images", "4")
-FEW_PAGES = ("--kv-cache-gib", "0.0003")  # 9, of which a request needs 4 in the end
+OPTIONS += ("--max-image-pixels", "7744")  # what a tile of SmolVLM needs
+# GiB of 9 pages, of which a request needs 4 in the end.
+FEW_PAGES = {"smolvlm": "0.0003", "qwen3_vl": "0.00045"}
 SIZES = [(50, 50), (200, 150), (300, 88), (88, 300), (60, 61), (120, 90)]
 TOKENS = 64  # of an answer
 BEGUN = 40  # tokens of all answers before the worker is killed
@@ -66,14 +69,17 @@ async def answers(server: RealServer, asked: list[dict[str, Any]], victim: int |
     return found
 
 
-def test_deaths_retractions_and_draft_tokens_change_no_bit_of_answers_about_images(tmp_path: Path) -> None:
-    model = str(vision.save_served(checkpoints.build(vision.CASES["smolvlm"]()), tmp_path))
+@pytest.mark.parametrize("name", ["smolvlm", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
+def test_deaths_retractions_and_draft_tokens_change_no_bit_of_answers_about_images(name: str, tmp_path: Path) -> None:
+    kind = vision if name in vision.CASES else grid_vision
+    model = str(kind.save_served(checkpoints.build(kind.CASES[name]()), tmp_path))
     asked = requests()
     with RealServer(*OPTIONS, "--kv-cache-gib", "0.05", model=model) as server:
         undisturbed = [each for body in asked for each in asyncio.run(answers(server, [body]))]
     assert {len(each) for each in undisturbed} == {TOKENS}
     # A draft model that could see is given no image.
-    with RealServer(*OPTIONS, *FEW_PAGES, "--draft-model", model, model=model) as server:
+    few = "--kv-cache-gib", FEW_PAGES[name]
+    with RealServer(*OPTIONS, *few, "--draft-model", model, model=model) as server:
         assert asyncio.run(answers(server, asked, server.worker_pids()[1])) == undisturbed
         for _ in range(MOST_PASSES):
             assert asyncio.run(answers(server, asked)) == undisturbed

@@ -70,6 +70,9 @@ check: install-test test-packages $(STAMPS)/lint
 columns:
 	$(PYTHON) -m tests.columns $(COLUMNS_ARGS)
 
+# The tests start hundreds of Python processes, which would compile all that they import without bytecode.
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+
 ## Run all tests except the slow ones and those that need other software, in about twenty minutes on two cores;
 ## `PYTEST_ARGS="tests/unit -k radix"` selects tests
 test: install-test test-packages

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import encoders
 from tests.support.demo import needs_demo
+from tests.support.forked import forked_or_executed
 from tests.support.real_server import RealServer
 from tests.support.sentence_folder import write_splade
 from tests.support.tokenizer_builders import wordpiece_backend
@@ -24,8 +25,10 @@ EMBEDDING_BYTES = 49152 * 576 * 2  # which is looked up only: the head is anothe
 def profile(server: RealServer) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "numaserve.server.cli.main", "profile", server.url, "--json"]
     options = ["--prompt-tokens", str(PROMPT), "--output-tokens", str(OUTPUT)]
-    done = subprocess.run([*command, *options], check=True, stdout=subprocess.PIPE)
-    return list(json.loads(done.stdout))
+    process = forked_or_executed([*command, *options], stdout=subprocess.PIPE)
+    printed, _ = process.communicate()
+    assert process.returncode == 0
+    return list(json.loads(printed))
 
 
 @pytest.fixture(scope="module")

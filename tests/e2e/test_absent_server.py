@@ -10,11 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.chat_model import write_model
 from tests.support.real_server import RealServer
 
-DEADLINE_S = 2
-ABSENCE_S = 5.0  # longer than the deadlines of a step and of its masks, and a tick
-TOKENS = 80  # so many that the absence begins in mid-stream
+DEADLINE_S = 1
+ABSENCE_S = 3.0  # longer than the deadlines of a step and of its masks, and a tick
+TOKENS = 400  # so many that the absence begins in mid-stream
 BODIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "constrained": {"structured_outputs": {"regex": "[a-z ]{400}"}},
@@ -22,8 +23,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RealServer]:
-    with RealServer("--tp", "2", "--step-deadline-seconds", str(DEADLINE_S), "--mask-deadline-ms", "1000") as made:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    model = write_model(tmp_path_factory.mktemp("absent"))
+    deadlines = ("--step-deadline-seconds", str(DEADLINE_S), "--mask-deadline-ms", "1000")
+    with RealServer("--tp", "2", "--kv-cache-gib", "0.05", *deadlines, model=str(model)) as made:
         yield made
 
 

@@ -190,7 +190,7 @@ async def test_trouble_ends_its_own_request_only(model: Path, backend, trouble: 
         return set() if trouble == "allows nothing" and len(output) == 3 else ALLOWED(output)
 
     good = [replace(request, max_new_tokens=12) for request in requests()[:4]]
-    async with real_engine(model, limits=LIMITS, mask_grace_s=0.0, mask_patience_s=2.0, backend=backend) as engine:
+    async with real_engine(model, limits=LIMITS, mask_grace_s=0.0, mask_patience_s=1.0, backend=backend) as engine:
         alone = [await answer_of(engine, request) for request in good]
         script = ScriptedMatcher(allowed, 3, None if trouble == "allows nothing" else instead)
         bad = replace(good[0], matcher=lambda: script)

@@ -1,4 +1,4 @@
-"""`numaserve bench host` with the demo model, and a host that is described."""
+"""`numaserve bench host` with a tiny model, and a host that is described."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,8 @@ from numaserve.workers.bench import mlperf, published
 from numaserve.workers.bench.mlperf import MlperfTask
 from numaserve.workers.bench.published import Publication
 
-from tests.support.demo import needs_demo
+from tests.support.chat_model import CONTEXT, HIDDEN, LAYERS, MODEL, write_model
+from tests.support.tokenizer_builders import byte_level_backend
 
 HOST = """
 name: one node
@@ -23,16 +24,26 @@ link-gb-s: 10
 meeting-us: 1
 barrier-us: 1
 """
-SIZES = {"architecture": "LlamaForCausalLM", "hidden-size": 576, "layers": 30, "vocab-size": 49152}
+SIZES = {
+    "architecture": "LlamaForCausalLM",
+    "hidden-size": HIDDEN,
+    "layers": LAYERS[MODEL],
+    "vocab-size": byte_level_backend().get_vocab_size(),
+}
 FIGURES = {"host": "8592+", "weights": "int8", "ttft-ms": 12.5, "tpot-ms": 3.5}
 PUBLICATION = {
     "source": "nowhere",
     "server": "Another",
     "input-len": 1024,
     "output-len": 128,
-    "models": [{"name": "SmolLM2", "sizes": SIZES, "figures": [FIGURES]}],
+    "models": [{"name": "Tiny", "sizes": SIZES, "figures": [FIGURES]}],
 }
 SMALL = ("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.05", "--input-len", "24", "--output-len", "4")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model(tmp_path_factory.mktemp("bench")))
 
 
 @pytest.fixture
@@ -42,23 +53,22 @@ def host(tmp_path: Path) -> str:
     return str(path)
 
 
-def bench(file: Path, *arguments: str) -> list[dict[str, Any]]:
+def bench(model: str, file: Path, *arguments: str) -> list[dict[str, Any]]:
     """The JSON lines of a run that ends with status 0."""
     with pytest.raises(SystemExit) as caught:
-        main(["bench", "host", "demo", *SMALL, *arguments, "--json", str(file)])
+        main(["bench", "host", model, *SMALL, *arguments, "--json", str(file)])
     assert caught.value.code == 0
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-@needs_demo
 def test_a_measurement_is_next_to_the_estimate_and_to_published_figures(
-    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(published, "publications", lambda: [Publication.model_validate(PUBLICATION)])
-    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "2", "--no-server-scenario")
+    rows = bench(model, tmp_path / "out", "--host", host, "--num-prompts", "2", "--no-server-scenario")
     measured, estimate, bound, other = rows
     assert [row["figures"] for row in rows] == ["measured", "estimate", "lower bound", "published"]
-    assert {row["model"] for row in rows[:3]} == {"SmolLM2-135M-Instruct"}
+    assert {row["model"] for row in rows[:3]} == {MODEL}
     assert {(row["server"], row["host"], row["input_len"], row["output_len"]) for row in rows[:3]} == {
         ("numaserve", "one node", 24, 4)
     }
@@ -68,7 +78,7 @@ def test_a_measurement_is_next_to_the_estimate_and_to_published_figures(
     # On busy cores the client may read all tokens of an answer at once, and then the time between them is 0.
     assert measured["ttft_ms"] > 0 and measured["tpot_ms"] >= 0
     assert (other["server"], other["model"], other["host"], other["weights"]) == (
-        *("Another", "SmolLM2", "Xeon 8592+, DDR5-5600", "int8"),
+        *("Another", "Tiny", "Xeon 8592+, DDR5-5600", "int8"),
     )
     assert (other["input_len"], other["output_len"], other["ttft_ms"], other["tpot_ms"]) == (1024, 128, 12.5, 3.5)
     out = capsys.readouterr().out
@@ -81,9 +91,8 @@ def limit_to(monkeypatch: pytest.MonkeyPatch, ms: float) -> None:
     monkeypatch.setattr(mlperf, "task_of", lambda _config, _name: task)
 
 
-@needs_demo
 def test_the_highest_rate_within_limits_is_next_to_the_estimated_rate(
-    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def two_rates(keeps: Any, first: float) -> float:
         assert first > 0
@@ -93,7 +102,7 @@ def test_the_highest_rate_within_limits_is_next_to_the_estimated_rate(
 
     limit_to(monkeypatch, 1e6)
     monkeypatch.setattr(rate_search, "highest_rate", two_rates)
-    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "1", "--duration", "0.2")
+    rows = bench(model, tmp_path / "out", "--host", host, "--num-prompts", "1", "--duration", "0.2")
     runs = [row for row in rows if row["table"] == "rates"]
     assert [(run["queries_s"], run["queries"], run["failed"], run["within_limits"]) for run in runs] == [
         (20.0, 4, 0, "yes"),
@@ -109,27 +118,25 @@ def test_the_highest_rate_within_limits_is_next_to_the_estimated_rate(
     assert measured["of_planned"] == pytest.approx(20.0 / estimate["queries_s"])
 
 
-@needs_demo
 def test_a_request_that_alone_exceeds_a_limit_has_no_rate(
-    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_to(monkeypatch, 1e-6)
-    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "1")
+    rows = bench(model, tmp_path / "out", "--host", host, "--num-prompts", "1")
     assert [row["figures"] for row in rows if row["table"] == "server scenario"] == ["measured", "estimate"]
     assert {row["queries_s"] for row in rows if row["table"] == "server scenario"} == {0}
     assert "rates" not in {row["table"] for row in rows}
 
 
-@needs_demo
-def test_mistakes_are_one_line(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(model: str, host: str, capsys: pytest.CaptureFixture[str]) -> None:
     mistakes = {
         ("--mlperf-task", "gptj"): "--mlperf-task gptj is not a known task: use one of llama3.1-8b, ",
         ("--host", "nowhere"): "--host nowhere: unknown host",
-        ("--host", host, "--input-len", "9000"): "tokens exceed the model's context of 8192",
+        ("--host", host, "--input-len", "9000"): f"tokens exceed the model's context of {CONTEXT}",
     }
     for arguments, message in mistakes.items():
         with pytest.raises(SystemExit) as caught:
-            main(["bench", "host", "demo", *SMALL, *arguments])
+            main(["bench", "host", model, *SMALL, *arguments])
         (line,) = capsys.readouterr().err.splitlines()
         assert caught.value.code == 2
         assert message in line

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import refuse_numa
-from tests.support.demo import needs_demo
+from tests.support.chat_model import write_model
 from tests.support.real_server import RealServer
-
-pytestmark = needs_demo
 
 OPTIONS = ("--tp", "2", "--kv-cache-gib", "0.1")
 
@@ -19,10 +17,11 @@ def answer(server: RealServer) -> object:
     return found.json()["choices"]
 
 
-def test_a_server_that_may_not_bind_memory_says_so_once_and_answers_with_the_same_bits() -> None:
-    with RealServer(*OPTIONS) as free:
+def test_a_server_that_may_not_bind_memory_says_so_once_and_answers_with_the_same_bits(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path))
+    with RealServer(*OPTIONS, model=model) as free:
         free_answer, free_metrics, free_log = answer(free), free.metrics(), free.log.read_text()
-    with RealServer(*OPTIONS, program=(str(Path(refuse_numa.__file__)),)) as refused:
+    with RealServer(*OPTIONS, model=model, program=(str(Path(refuse_numa.__file__)),)) as refused:
         assert answer(refused) == free_answer
         metrics, log = refused.metrics(), refused.log.read_text()
     assert [metrics[f"worker_memory_bound {rank}"] for rank in (0, 1)] == [0, 0]

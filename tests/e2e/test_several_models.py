@@ -11,18 +11,19 @@ from numaserve.server.http.limits import ApiLimits
 from PIL import Image
 
 from tests.support import checkpoints, vision
-from tests.support.demo import needs_demo
+from tests.support.chat_model import HIDDEN, write_model
 from tests.support.image_files import image_part, in_file
 from tests.support.real_server import RealServer, completion
 
-pytestmark = [needs_demo, pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")]
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
 PROMPT = "The capital of France is"
 
 
 def test_a_model_answers_behind_a_gateway_as_it_does_alone(tmp_path: Path) -> None:
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    common = {"model": "demo", "kv_cache_gib": 0.1, "memory": "2GiB", "weights_cache_gib": 0}
+    model = str(write_model(tmp_path))
+    common = {"model": model, "kv_cache_gib": 0.1, "memory": "2GiB", "weights_cache_gib": 0}
     file = tmp_path / "models.yaml"
     file.write_text(
         json.dumps(
@@ -34,14 +35,14 @@ def test_a_model_answers_behind_a_gateway_as_it_does_alone(tmp_path: Path) -> No
             }
         )
     )
-    with RealServer("--kv-cache-gib", "0.1", "--tp", "1") as alone:
+    with RealServer("--kv-cache-gib", "0.1", "--tp", "1", model=model) as alone:
         expected = alone.complete(PROMPT, 16, logprobs=1, seed=1).json()["choices"]
     with RealServer(several=file) as several:
         answer = several.complete(PROMPT, 16, logprobs=1, seed=1)
         assert answer.json()["choices"] == expected
         with httpx.Client(base_url=several.url, timeout=60) as client:
             body = {"model": "embedding", "input": PROMPT}
-            assert len(client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]) == 576
+            assert len(client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]) == HIDDEN
             both = [client.post("/v1/completions", json=completion(PROMPT, 4, model=name)) for name in ("chat", "x")]
             assert [each.status_code for each in both] == [200, 404]
             metrics = client.get("/metrics").text
@@ -58,7 +59,7 @@ def test_a_model_sees_behind_a_gateway_as_it_does_alone(tmp_path: Path) -> None:
     images = {"max_images": 4, "image_memory_gib": 0.05, "context_length": 256}
     models = {
         "eyes": {"model": model, "cores": first, **common, **images},
-        "text": {"model": "demo", "cores": second, **common},
+        "text": {"model": str(write_model(tmp_path)), "cores": second, **common},
     }
     file = tmp_path / "models.yaml"
     file.write_text(json.dumps({"models": models}))

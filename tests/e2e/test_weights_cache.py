@@ -9,7 +9,7 @@ import pytest
 from numaserve.workers.interface.protocol import WeightsCache
 from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 
-from tests.support.demo import needs_demo
+from tests.support.chat_model import MODEL, write_model
 from tests.support.real_server import PATIENCE_S, RealServer
 from tests.support.same_bits import (
     MXFP4_MODEL,
@@ -24,6 +24,7 @@ from tests.support.traffic import Answer, Traffic, one_by_one
 
 ON = ("--weights-cache-gib", "1", "--kv-cache-gib", "0.1")
 SETTLED_S = 2.1  # a checkpoint that is younger is not cached
+FEED_FORWARD = 16_384  # 50 MB of weights, so many that a server can end while it writes them
 
 
 def names(folder: Path) -> list[str]:
@@ -44,8 +45,9 @@ def wait_until_written(folder: Path, ranks: int) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All tiny models: they settle together."""
+    """All tiny models, and a model that a server can serve: they settle together."""
     paths = {name: save_tiny_model(name, tmp_path_factory.mktemp(name)) for name in {*TINY_MODELS, MXFP4_MODEL}}
+    paths[MODEL] = write_model(tmp_path_factory.mktemp("chat"), feed_forward=FEED_FORWARD)
     changed = max(file.stat().st_ctime for path in paths.values() for file in path.iterdir())
     time.sleep(max(0.0, changed + SETTLED_S - time.time()))
     return paths
@@ -98,18 +100,17 @@ def origins(server: RealServer) -> list[str]:
     return [worker["weights_from"] for worker in server.info()["workers"]]
 
 
-@needs_demo
 @pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, tmp_path: Path) -> None:
-    folder, options = tmp_path / "numaserve" / "packed", (*ON, "--tp", str(tp))
-    with RealServer(*options, cache=tmp_path) as server:
+def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, models: dict[str, Path], tmp_path: Path) -> None:
+    model, folder, options = str(models[MODEL]), tmp_path / "numaserve" / "packed", (*ON, "--tp", str(tp))
+    with RealServer(*options, model=model, cache=tmp_path) as server:
         assert origins(server) == ["checkpoint"] * tp
         os.kill(server.process.pid, signal.SIGKILL)  # in the middle of a write, or before one
-    with RealServer(*options, cache=tmp_path) as server:
+    with RealServer(*options, model=model, cache=tmp_path) as server:
         first = answer(server)
         wait_until_written(folder, tp)
         assert server.terminate() == 0
-    with RealServer(*options, cache=tmp_path) as server:
+    with RealServer(*options, model=model, cache=tmp_path) as server:
         assert origins(server) == ["cache"] * tp
         assert answer(server) == first
         assert "weights from the cache" in server.log.read_text()
@@ -122,15 +123,17 @@ def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, tmp_path: P
     assert is_written(folder, tp)
 
 
-@needs_demo
-def test_a_server_that_ends_while_it_writes_leaves_nothing_unfinished(tmp_path: Path) -> None:
-    with RealServer(*ON, cache=tmp_path) as server:
+def test_a_server_that_ends_while_it_writes_leaves_nothing_unfinished(models: dict[str, Path], tmp_path: Path) -> None:
+    with RealServer(*ON, model=str(models[MODEL]), cache=tmp_path) as server:
         assert server.terminate() == 0
     assert not any(name.endswith(".part") for name in names(tmp_path / "numaserve" / "packed"))
 
 
-@needs_demo
-def test_two_servers_that_start_at_once_share_one_cache(tmp_path: Path) -> None:
-    with RealServer(*ON, cache=tmp_path) as one, RealServer(*ON, cache=tmp_path) as other:
+def test_two_servers_that_start_at_once_share_one_cache(models: dict[str, Path], tmp_path: Path) -> None:
+    model = str(models[MODEL])
+    with (
+        RealServer(*ON, model=model, cache=tmp_path) as one,
+        RealServer(*ON, model=model, cache=tmp_path) as other,
+    ):
         assert answer(one) == answer(other)
         wait_until_written(tmp_path / "numaserve" / "packed", 1)

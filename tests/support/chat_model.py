@@ -20,7 +20,7 @@ LLAMA, HYBRID, SLIDING = "llama", "qwen3_5_text", "smollm3"
 FAMILIES = {HYBRID: "Qwen3_5ForCausalLM", LLAMA: "LlamaForCausalLM", SLIDING: "SmolLM3ForCausalLM"}
 HIDDEN = 128
 FEED_FORWARD = 256
-_LAYERS = {MODEL: 4, DRAFT: 1}
+LAYERS = {MODEL: 4, DRAFT: 1}
 _HEADS, _KV_HEADS, _HEAD_SIZE = 4, 2, 32
 CONTEXT = 2048
 _DELTA = {
@@ -52,7 +52,7 @@ You may call these functions. Answer with <tool_call>{"name": "...", "arguments"
 
 def write_model(place: Path, name: str = MODEL, family: str = LLAMA, feed_forward: int = FEED_FORWARD) -> Path:
     """Write the model, or its draft model, into a folder in `place`, the same one each time; returns that folder."""
-    folder, layers = place / name, _LAYERS[name]
+    folder, layers = place / name, LAYERS[name]
     count("checkpoints")
     folder.mkdir()
     tokenizer = tokenizer_builders.byte_level_backend()

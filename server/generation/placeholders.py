@@ -16,22 +16,24 @@ from numaserve.server.scheduler.images import PlacedTile
 _CODE = "image_placeholder"
 
 
-def defused(value: Any, placeholder: str) -> Any:
-    """Return a part of a conversation whose texts have a space within each placeholder.
+def defused(value: Any, reserved: Sequence[str]) -> Any:
+    """Return a part of a conversation whose texts have a space within each of the `reserved` texts.
 
     Earlier turns, results of tools and the model's own answers may quote the placeholder, and a client cannot take it
     out of them: an error would end the conversation.
     """
     if isinstance(value, str):
-        return value.replace(placeholder, f"{placeholder[0]} {placeholder[1:]}")
+        for text in reserved:
+            value = value.replace(text, f"{text[0]} {text[1:]}")
+        return value
     if isinstance(value, dict):
-        return {name: defused(each, placeholder) for name, each in value.items()}
-    return [defused(each, placeholder) for each in value] if isinstance(value, list) else value
+        return {name: defused(each, reserved) for name, each in value.items()}
+    return [defused(each, reserved) for each in value] if isinstance(value, list) else value
 
 
-def defused_but(last: range, turns: Sequence[Turn], placeholder: str) -> list[Turn]:
-    """Return the turns with a space within each placeholder in all but the user's `last` turn."""
-    return [turn if index in last else defused(turn, placeholder) for index, turn in enumerate(turns)]
+def defused_but(last: range, turns: Sequence[Turn], reserved: Sequence[str]) -> list[Turn]:
+    """Return the turns with a space within each reserved text in all but the user's `last` turn."""
+    return [turn if index in last else defused(turn, reserved) for index, turn in enumerate(turns)]
 
 
 def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param: str, texts: Iterable[str] = ()) -> str:
@@ -41,18 +43,20 @@ def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param:
     """
     if context.vision is None:
         return text
-    placeholder = context.vision.placeholder
-    found = text.count(placeholder)
-    if any(placeholder in each for each in texts):
-        raise _of_client(placeholder, param)
+    vision = context.vision
+    found = text.count(vision.marker)
+    given = list(texts)
+    for reserved in vision.reserved:
+        if any(reserved in each for each in given):
+            raise _of_client(reserved, param)
     if found != len(pictures):
         raise bad_request(
-            f"The prompt has {found} placeholders '{placeholder}' for {len(pictures)} images. Send one for each image; "
+            f"The prompt has {found} placeholders '{vision.marker}' for {len(pictures)} images. Send one for each image; "
             "for a conversation the chat template writes them, and may not show images of each role.",
             param,
             _CODE,
         )
-    return expand(text, pictures, placeholder, context.vision.expansion)
+    return expand(text, pictures, vision.placeholder, vision.expansion)
 
 
 def placed(vision: Vision, tokens: list[int], pictures: Sequence[Picture], param: str) -> tuple[PlacedTile, ...]:

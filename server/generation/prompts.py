@@ -87,8 +87,8 @@ async def render(
             check_text_length(context, use.characters, "tools")
         descriptions = [described(tool) for tool in tools]
         if context.vision is not None:
-            given = defused_but(seen.last, given, context.vision.placeholder)
-            descriptions = defused(descriptions, context.vision.placeholder)
+            given = defused_but(seen.last, given, context.vision.reserved)
+            descriptions = defused(descriptions, context.vision.reserved)
         messages = context.late_system.folded(given)
         return context.renderer.render_chat(
             in_plain_text(messages, descriptions, calls) if in_text else messages,

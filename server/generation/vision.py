@@ -17,6 +17,16 @@ class Vision:
     decoder: ImageDecoder
     expansion: Expansion
 
+    @property
+    def marker(self) -> str:
+        """The text that chat templates write for an image."""
+        return self.expansion.marker or self.placeholder
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """The texts that stand for images or their parts, which no text of a client may have."""
+        return tuple(dict.fromkeys((self.marker, self.placeholder)))
+
 
 def placeholder_of(settings: ImageInput, tokenizer: TokenizerProtocol) -> str:
     """Return the text of the token that stands for an image. Raises `TokenizerError` for a token that is not special,

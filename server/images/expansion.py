@@ -13,18 +13,27 @@ from numaserve.workers.interface.images import ImageText
 
 @dataclass(frozen=True)
 class Expansion:
-    """The texts of a family's special tokens around placeholders."""
+    """The texts of a family's special tokens around placeholders.
 
+    Chat templates write the text `marker` for an image; empty: they write its placeholder.
+    """
+
+    marker: str = ""
+    begin: str = ""  # before the first tile
     edge: str = ""  # before each tile, and at the end of the image
     whole: str = ""  # before the placeholders of the tile that shows the whole image
     part: str = ""  # before the placeholders of another tile, with places for the tile's row and column, from 1 on
     newline: str = ""  # between two rows of a tile's grid of features
+    between: str = ""  # between two tiles of a row
+    row_end: str = ""  # after a row of tiles
+    rows_end: str = ""  # after the last of them
     end: str = ""  # after the last tile
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The texts that must be special tokens."""
-        return tuple(each for each in (self.edge, self.newline, self.end) if each)
+        texts = (self.marker, self.begin, self.edge, self.newline, self.between, self.row_end.strip(), self.end)
+        return tuple(each for each in texts if each)
 
     @property
     def gap(self) -> int:
@@ -35,23 +44,39 @@ class Expansion:
         """Return the text of an image, with a placeholder for each row of features."""
         texts = iter([self.newline.join([placeholder * tile.cols] * tile.rows) for tile in picture.tiles])
         rows = [
-            "".join(f"{self.edge}{self.part.format(row, col)}{next(texts)}" for col in range(1, picture.cols + 1))
+            self.between.join(
+                f"{self.edge}{self.part.format(row, col)}{next(texts)}" for col in range(1, picture.cols + 1)
+            )
             for row in range(1, picture.rows + 1)
         ]
-        last = f"{self.edge}{self.whole}{next(texts)}{self.edge}{self.end}"
-        return "".join([*(f"{row}\n" for row in rows), f"\n{last}" if rows else last])
+        first = "".join(f"{row}{self.row_end}" for row in rows) + (self.rows_end if rows else "")
+        return f"{self.begin}{first}{self.edge}{self.whole}{next(texts)}{self.edge}{self.end}"
 
 
 # The sources are the processors of transformers 5.24. That of Idefics3 is SmolVLM's and granite-docling's too.
 EXPANSIONS: Mapping[ImageText, Expansion] = {
     "plain": Expansion(),
-    "idefics3": Expansion("<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"),
+    "idefics3": Expansion(
+        edge="<fake_token_around_image>",
+        whole="<global-img>",
+        part="<row_{}_col_{}>",
+        row_end="\n",
+        rows_end="\n",
+    ),
     "pixtral": Expansion(newline="[IMG_BREAK]", end="[IMG_END]"),
+    "llama4": Expansion(
+        marker="<|image|>",
+        begin="<|image_start|>",
+        whole="<|image|>",
+        between="<|tile_x_separator|>",
+        row_end="<|tile_y_separator|>",
+        end="<|image_end|>",
+    ),
 }
 
 
 def expand(text: str, pictures: Sequence[Picture], placeholder: str, family: Expansion) -> str:
-    """Return the text with the expansion of each picture in place of its placeholder; there is one for each."""
-    before, *after = text.split(placeholder)
+    """Return the text with the expansion of each picture in place of what stands for it; there is one for each."""
+    before, *after = text.split(family.marker or placeholder)
     images = (family.of(picture, placeholder) for picture in pictures)
     return before + "".join(image + rest for image, rest in zip(images, after, strict=True))

@@ -2,14 +2,16 @@
 
 The sources are transformers 5.24, `models/idefics3/image_processing_pil_idefics3.py` for tiles (the file of SmolVLM is
 the same), `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids and
-`models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge. The floating-point operations
-are the same in the same order, because a size is the integer part of a quotient.
+`models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge, and
+`models/llama4/image_processing_llama4.py` for canvases. The floating-point operations are the same in the same order,
+because a size is the integer part of a quotient.
 """
 
 import math
+import struct
 from typing import NamedTuple
 
-from numaserve.workers.interface.images import Fitted, Grid, ImageInput, Tiles
+from numaserve.workers.interface.images import Canvas, Fitted, Grid, ImageInput, Tiles
 
 _LARGEST_EDGE = 4096  # of an image that becomes tiles, whatever the settings (MAX_IMAGE_SIZE)
 _LARGEST_RATIO = 200  # of the edges of an image that becomes a grid
@@ -35,13 +37,15 @@ class Layout(NamedTuple):
     """The sizes of an image on its way: one after the other, of which the last is cut into `rows` x `cols` tiles of the
     size `tile`.
 
-    An image of a single tile has neither rows nor columns.
+    An image of a single tile has neither rows nor columns. With a `canvas`, the image of the last size lies at the top
+    left of a black one, which is cut instead; the tile of the whole image is then made of the image before all sizes.
     """
 
     sizes: tuple[Size, ...]
     tile: Size
     rows: int = 0
     cols: int = 0
+    canvas: Size | None = None
 
 
 def lay_out(size: Size, settings: ImageInput, max_pixels: int) -> Layout:
@@ -49,6 +53,8 @@ def lay_out(size: Size, settings: ImageInput, max_pixels: int) -> Layout:
     sizes = settings.sizes
     if isinstance(sizes, Fitted):
         return _fitted(size, sizes)
+    if isinstance(sizes, Canvas):
+        return _on_canvas(size, sizes, max_pixels)
     return _in_grid(size, sizes) if isinstance(sizes, Grid) else _in_tiles(size, sizes, max_pixels)
 
 
@@ -57,6 +63,9 @@ def most_tiles(settings: ImageInput, max_pixels: int) -> int:
     sizes = settings.sizes
     if isinstance(sizes, Grid) or not sizes.split:
         return 1
+    if isinstance(sizes, Canvas):
+        grid = _canvas_tiles(sizes, max_pixels)
+        return grid + 1 if grid > 1 else 1
     edge = _even(min(sizes.longest_edge, _LARGEST_EDGE))  # the shorter one is rounded up
     grid = min(math.ceil(edge / sizes.side) ** 2, max_pixels // sizes.pixels)
     return grid + 1 if grid > 1 else 1
@@ -102,6 +111,47 @@ def _rounded_up(size: Size, edge: int, square: int) -> Size:
     if ratio > 1:
         width, height = math.floor(width / ratio), math.floor(height / ratio)
     return Size(_to_tiles(width, square), _to_tiles(height, square))
+
+
+def _on_canvas(size: Size, sizes: Canvas, max_pixels: int) -> Layout:
+    """Return the layout of an image on a black canvas of tiles. Beyond `max_pixels` the result is the processor's for
+    the largest smaller number of tiles that fits."""
+    side, (width, height) = sizes.side, size
+    canvas = _best_canvas(size, side, _canvas_tiles(sizes, max_pixels))
+    # An image is enlarged to a tile at most (`max_upscaling_size`).
+    wide, high = (min(max(each, side), most) for each, most in zip(size, canvas, strict=True))
+    by_width, by_height = wide / width, high / height  # `get_max_res_without_distortion`
+    if by_width < by_height:
+        inner = Size(wide, max(1, min(math.floor(height * by_width), high)))
+    else:
+        inner = Size(max(1, min(math.floor(width * by_height), wide)), high)
+    rows, cols = canvas.height // side, canvas.width // side
+    grid = (rows, cols) if rows * cols > 1 else (0, 0)
+    return Layout((inner,), Size(side, side), *grid, canvas=canvas)
+
+
+def _canvas_tiles(sizes: Canvas, max_pixels: int) -> int:
+    return max(1, min(sizes.tiles, max_pixels // sizes.pixels))
+
+
+def _best_canvas(size: Size, side: int, tiles: int) -> Size:
+    """Return the canvas on which the image is made smaller the least, or else larger the least, and among those the
+    first of the smallest ones (`find_supported_resolutions`, `get_best_fit`)."""
+    by_ratio: dict[float, list[Size]] = {}
+    for count in range(tiles, 0, -1):
+        for rows in (each for each in range(1, count + 1) if count % each == 0):
+            by_ratio.setdefault(rows / (count // rows), []).append(Size(count // rows * side, rows * side))
+    canvases = [canvas for group in by_ratio.values() for canvas in group]
+    scales = [min(_in_fp32(each.width / size.width), _in_fp32(each.height / size.height)) for each in canvases]
+    enlarging = [each for each in scales if each >= 1]
+    chosen = min(enlarging) if enlarging else max(scales)
+    return min((each for each, scale in zip(canvases, scales, strict=True) if scale == chosen), key=lambda each: each.pixels)
+
+
+def _in_fp32(value: float) -> float:
+    """Return a quotient of integers below 2^24 as torch computes it."""
+    (rounded,) = struct.unpack("f", struct.pack("f", value))
+    return float(rounded)
 
 
 def _in_tiles(size: Size, sizes: Tiles, max_pixels: int) -> Layout:

@@ -127,16 +127,22 @@ def _cut(image: Image.Image, settings: ImageInput, max_pixels: int) -> tuple[Lay
         layout = lay_out(Size(*image.size), settings, max_pixels)
     except UnsupportedSize as error:
         raise ImageProblem("invalid_image", str(error)) from None
-    resample, tile = Image.Resampling(settings.resample), layout.tile
+    resample, tile, whole = Image.Resampling(settings.resample), layout.tile, image
     for size in layout.sizes:
         image = image.resize(size, resample)
+    if layout.canvas is not None:
+        canvas = Image.new("RGB", layout.canvas)
+        canvas.paste(image)
+        image = canvas
+    else:
+        whole = image
     tiles = [
         image.crop((x, y, x + tile.width, y + tile.height)).tobytes()
         for y in range(0, image.height, tile.height)
         for x in range(0, image.width, tile.width)
     ]
     if layout.rows:
-        tiles.append(image.resize(tile, resample).tobytes())
+        tiles.append(whole.resize(tile, resample).tobytes())
     return layout, tiles
 
 

@@ -30,7 +30,7 @@ class TowerProgram : public RandomNodes {
     const Place x = normed(residual), merged = rows(kMerged * shape_.hidden, sizeof(bf16));
     program_.add(
         std::make_unique<MergeRowsNode>(x, merged, shape_.hidden * sizeof(bf16), sizeof(bf16), kSide, kFactor));
-    program_.merge(kPatches, kMerged, false);
+    program_.merge(kPatches, kMerged, 0, false);
     PackedMatrix& connector = matrix(shape_.hidden, kMerged * shape_.hidden);
     pack(connector, shape_.hidden, kMerged * shape_.hidden, {{0, shape_.hidden}}, 0, {0, 1, 0});
     features_ = rows(shape_.hidden, sizeof(float));

@@ -5,6 +5,7 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 
 import copy
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ _UNIT = (  # about one
     "layer_norm1.weight",
     "layer_norm2.weight",
     "ln_pre.weight",
+    "layernorm_pre.weight",
+    "layernorm_post.weight",
     "router.scale",
     "per_expert_scale",
 )
@@ -109,7 +112,10 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     """Save a model as bf16 safetensors, in one file or in several with an index."""
     count("checkpoints")
     # A copy: casting the model itself to bf16 and back would round its rope frequencies too.
-    rounded = copy.deepcopy(model).to(torch.bfloat16)
+    with warnings.catch_warnings():
+        # Rotations of Llama 4's tower are complex, and are not saved.
+        warnings.filterwarnings("ignore", "Casting complex values")
+        rounded = copy.deepcopy(model).to(torch.bfloat16)
     rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
     if model.config.model_type == "kimi_k25":
         kimi.publish_k25(folder)

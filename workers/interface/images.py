@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Channels = tuple[float, float, float]  # red, green, blue
 # The texts of special tokens around the placeholders of an image; "plain": the chat template writes them all.
-ImageText = Literal["plain", "idefics3", "pixtral"]
+ImageText = Literal["plain", "idefics3", "pixtral", "llama4"]
 _FEW_ROWS = 64  # of features of an image whose details do not matter
 
 
@@ -67,6 +67,22 @@ class Tiles(msgspec.Struct, frozen=True, tag="tiles"):
     def within(self, pixels: int) -> Tiles:
         """The sizes where an image has at most as many pixels: those of a tile do not change."""
         return self
+
+
+class Canvas(Tiles, frozen=True, tag="canvas"):
+    """The sizes of images that are put on a black canvas of up to `tiles` square tiles, in any number of rows and
+    columns, and of the whole image as one more tile."""
+
+    tiles: int
+
+    @classmethod
+    def of(cls, side: int, rows: int, tiles: int) -> Canvas:
+        """Return the sizes for tiles of `rows` features."""
+        return cls(side, side * tiles, tiles > 1, rows, tiles)
+
+    def low(self) -> Canvas:
+        """See `Tiles`."""
+        return self.of(self.side, self.rows, 1)
 
 
 class Grid(msgspec.Struct, frozen=True, tag="grid"):
@@ -146,7 +162,7 @@ class ImageInput:
     tokens `token` of the prompt.
     """
 
-    sizes: Tiles | Grid | Fitted
+    sizes: Tiles | Canvas | Grid | Fitted
     resample: int  # Pillow's number of the filter
     do_resize: bool
     rescale: float  # the factor of a byte
@@ -154,6 +170,7 @@ class ImageInput:
     std: Channels
     token: int  # the id of the placeholder
     text: ImageText = "plain"
+    in_bf16: bool = False  # the processor computes in bf16
 
     @property
     def rows_per_tile(self) -> int:
@@ -176,13 +193,17 @@ class ImageInput:
     def table(self) -> npt.NDArray[np.float32]:
         """Return the value of each byte of each channel, fp32 [3, 256].
 
-        transformers rescales in fp64, rounds to fp32, and normalizes in fp32; the values are the same bits.
+        transformers rescales in fp64, rounds to fp32, and normalizes in fp32, or does all in bf16; the values are the
+        same bits.
         """
         # numpy takes a tenth of a second, and most readers of these settings need no table.
         import numpy as np  # noqa: PLC0415
 
-        rescaled = (np.arange(256, dtype=np.float64) * self.rescale).astype(np.float32)
         mean, std = (np.array(each, dtype=np.float32)[:, None] for each in (self.mean, self.std))
+        if self.in_bf16:
+            scaled = _in_bf16(np.arange(256, dtype=np.float32) * np.float32(self.rescale))
+            return _in_bf16(_in_bf16(scaled - _in_bf16(mean)) / _in_bf16(std))
+        rescaled = (np.arange(256, dtype=np.float64) * self.rescale).astype(np.float32)
         values: npt.NDArray[np.float32] = (rescaled - mean) / std
         return values
 
@@ -190,3 +211,10 @@ class ImageInput:
     def digest(self) -> bytes:
         """The SHA-256 of all settings, which is a part of the digest of each tile."""
         return hashlib.sha256(repr(astuple(self)).encode()).digest()
+
+
+def _in_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return finite values rounded to bf16, half to even, as fp32 of any shape."""
+    bits = values.view("u4")
+    rounded: npt.NDArray[np.float32] = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype("u4").view("f4")
+    return rounded

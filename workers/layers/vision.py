@@ -42,12 +42,16 @@ CHANNELS = 3
 
 @dataclass(frozen=True)
 class PatchEmbedding(Layer):
-    """A linear map of the pixels of each patch, and a row for its position (Dosovitskiy et al., 2021)."""
+    """A linear map of the pixels of each patch, and a row for its position (Dosovitskiy et al., 2021), and maybe one of
+    another table of positions."""
 
     module: str
     patch: int  # pixels of a side
     positions: Table
     gguf: str = ""
+    more: Table | None = None
+    biased: bool = True
+    convolution: bool = True  # the checkpoint has the map as one
 
     @property
     def pixels(self) -> int:
@@ -61,13 +65,13 @@ class PatchEmbedding(Layer):
 
     @cached_property
     def weight(self) -> MatrixParameter:
-        """The map, [hidden, the rank's values], bf16 always. The checkpoint has it as a convolution."""
+        """The map, [hidden, the rank's values], bf16 always."""
         return MatrixParameter((whole(self._source),), Split(self.columns), rule="bf16")
 
     @cached_property
     def bias(self) -> VectorParameter | None:
         """The bias, whole on every rank and added to the sum over the ranks."""
-        return vector(self._source.bias)
+        return vector(self._source.bias if self.biased else None)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
@@ -77,13 +81,15 @@ class PatchEmbedding(Layer):
         """The embeddings of a tile's patches, whole on every rank: fp32 [patches, hidden]. `pixels` is bf16 [patches,
         values of a patch]."""
         partial = b.linear_partial(b.columns(pixels, part.along(self.columns)), part.matrix(self.weight))
-        table = self.positions
-        b.add_rows(partial, part.matrix(table.rows), index=table.index, first_row=part.along(table.axis).start)
+        for table in (self.positions, self.more):
+            if table is not None:
+                first = part.along(table.axis).start - table.shift
+                b.add_rows(partial, part.matrix(table.rows), index=table.index, first_row=first)
         return b.summed(partial, bias=part.vector(self.bias))
 
     @cached_property
     def _source(self) -> Source:
-        kernel = (CHANNELS, self.patch, self.patch)
+        kernel = (CHANNELS, self.patch, self.patch) if self.convolution else ()
         return Source(self.module, (self.positions.hidden, self.pixels), self.gguf, quantizable=False, kernel=kernel)
 
 

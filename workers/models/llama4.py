@@ -1,7 +1,5 @@
-"""Llama 4, text: experts whose inputs are weighted, attention in chunks, and layers without rope that scale queries.
-
-The text part of the multimodal checkpoints is served too; their vision tower is left out.
-"""
+"""Llama 4: experts whose inputs are weighted, attention in chunks, and layers without rope that scale queries;
+multimodal models have a vision tower for tiles."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +27,7 @@ from numaserve.workers.models.config.huggingface import (
     read_text,
     windows_of,
 )
+from numaserve.workers.models.config.llama4_vision import read_llama4_images, seeing_llama4
 from numaserve.workers.models.config.rope import MAX_POSITION, query_scale, read_rope
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
@@ -61,9 +60,16 @@ _NORMLESS = 128  # experts of Maverick, by which llama.cpp recognises a model wi
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json, of the text model or of the multimodal one that holds it as `text_config`."""
-    names = _APART if fields.has("quantization_config") else _TOGETHER
-    if architecture == "Llama4ForConditionalGeneration":
-        fields = read_text(fields.with_defaults(tie_word_embeddings=False))
+    if not fields.has("text_config"):
+        return _configure_text(fields, architecture, quantized=fields.has("quantization_config"))
+    text = read_text(fields.with_defaults(tie_word_embeddings=False))
+    config = _configure_text(text, architecture, quantized=fields.has("quantization_config"))
+    return seeing_llama4(config, fields)
+
+
+def _configure_text(fields: Fields, architecture: str, *, quantized: bool) -> ModelConfig:
+    """Map the fields of a text model. Experts of `quantized` ones are apart."""
+    names = _APART if quantized else _TOGETHER
     fields = fields.with_defaults(**_DEFAULTS)
     # An empty list has the meaning of a missing one.
     fields = fields.with_values(no_rope_layers=fields.values.get("no_rope_layers") or None)
@@ -152,4 +158,6 @@ FAMILY = Family(
     architectures=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
     configure=configure,
     gguf=GgufForm("llama4", values=_gguf_values, pairs=True),
+    images=read_llama4_images,
+    needs_processor=False,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from numaserve.workers.interface.images import Grid, ImageInput
+from numaserve.workers.interface.images import Canvas, Grid, ImageInput
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.layers.vision import Tower
@@ -57,6 +57,8 @@ def largest_image(images: ImageInput) -> int:
     sizes = images.sizes
     if isinstance(sizes, Grid):
         return 1
+    if isinstance(sizes, Canvas):
+        return sizes.tiles + 1 if sizes.split else 1
     side = -(-sizes.longest_edge // sizes.side)
     return side * side + 1 if sizes.split and side > 1 else 1
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import TowerWork
+from numaserve.workers.layers.class_tower import ClassTower
 from numaserve.workers.layers.grid_tower import NUM_TAPS, ROTARY, TAPS, GridTower
 from numaserve.workers.layers.vision import PATCHES, TileTower, Tower
 from numaserve.workers.program.outside import OutsideRows
@@ -58,6 +59,32 @@ class TileInputs(TowerInputs):
         # One lookup for all channels takes four times as long: numpy then has two indices for each value.
         for values, blocks, part in zip(self._table, channels, parts, strict=True):
             part[:] = values.take(blocks.reshape(side * side, -1))
+
+
+class ClassInputs(TileInputs):
+    """The inputs of a tower whose tiles have a class token after their patches."""
+
+    def __init__(self, tower: ClassTower, table: Floats, outside: OutsideRows) -> None:
+        """See `TileInputs`."""
+        super().__init__(tower, table, outside)
+        patches = tower.side**2
+        self._class, self._patches = self._patches[patches:], self._patches[:patches]
+        row, column = np.indices((tower.side, tower.side)).reshape(2, -1)
+        # The first half of the pairs is rotated by the column, the second by the row.
+        parts = [each[place] for each in rope_tables(tower.rope, tower.side) for place in (column, row)]
+        self._turns, self._rotary = np.concatenate(parts, axis=1), outside.given(ROTARY)
+
+    def sizes(self, work: TowerWork) -> tuple[int, int]:
+        """See `TowerInputs`."""
+        return self._side**2 + 1, self._rows
+
+    def fill(self, pixels: Pixels, work: TowerWork) -> None:
+        """See `TileInputs`. The class token has no pixels, and is not rotated."""
+        super().fill(pixels, work)
+        count, pairs = self._side**2, self._turns.shape[1] // 2
+        self._class[:] = 0
+        self._rotary[:count] = self._turns
+        self._rotary[count:, :pairs], self._rotary[count:, pairs:] = 1, 0
 
 
 class GridInputs(TowerInputs):
@@ -137,5 +164,7 @@ def make_inputs(tower: Tower, table: Floats, outside: OutsideRows) -> TowerInput
     """Return the inputs of a tower; `table` has the value of each byte of each channel, fp32 [3, 256]."""
     if isinstance(tower, GridTower):
         return GridInputs(tower, table, outside)
+    if isinstance(tower, ClassTower):
+        return ClassInputs(tower, table, outside)
     assert isinstance(tower, TileTower)  # noqa: S101  there are two kinds
     return TileInputs(tower, table, outside)

@@ -90,7 +90,7 @@ class Packer:
             return
         if stored is None or (gather is None and _reads_blocks(matrix, stored, place)):
             tensor = self._source.tensor(f"{module}.weight")
-            if len(tensor.shape) > len(shape):  # of a convolution
+            if len(tensor.shape) != len(shape):  # of a convolution, or of a single row
                 tensor = replace(tensor, shape=shape)
             if gather is not None:
                 self._pack_values(matrix, _gathered(tensor, gather), rows, place)

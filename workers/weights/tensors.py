@@ -76,7 +76,8 @@ def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str,
 
 
 def _check_plain(tensor: RawTensor, shape: Shape) -> None:
-    if tensor.shape != shape and (len(shape) != 1 or _without_ones(tensor.shape) != _without_ones(shape)):
+    is_row = len(shape) == 1 or shape[0] == 1
+    if tensor.shape != shape and not (is_row and _without_ones(tensor.shape) == _without_ones(shape)):
         raise OperatorError(
             f"{tensor.label} has shape {list(tensor.shape)}, but the configuration asks for {list(shape)}; "
             "fetch the checkpoint again"

@@ -40,7 +40,7 @@ void add(Program& p, const MergeRows& f) {
           "the input or the output has too few columns");
   require(f.item_bytes == 2 || f.item_bytes == 4, f.kKind, "values must be bf16 or fp32");
   p.add(std::make_unique<MergeRowsNode>(f.x, f.out, f.cols * f.item_bytes, f.item_bytes, f.side, f.factor));
-  p.merge(f.side * f.side, f.factor * f.factor, f.many);
+  p.merge(f.side * f.side, f.factor * f.factor, f.extra, f.many);
 }
 
 }  // namespace numaserve::operation

@@ -43,15 +43,16 @@ struct EmbedTaps {
 };
 
 // The rows of each block of factor x factor patches side by side, for the nodes after it. Each sequence of a step is a
-// tile of side x side patches, or of any number of such tiles.
+// tile of side x side patches, or of any number of such tiles. With `extra` rows after its tile, which become nothing, a
+// step has one sequence.
 struct MergeRows {
   static constexpr const char* kKind = "merge_rows";
   Place x, out;
-  int64_t cols, item_bytes, side, factor;
+  int64_t cols, item_bytes, side, factor, extra;
   bool many;
   void visit(auto&& field) {
     field("x", x), field("out", out), field("cols", cols), field("item_bytes", item_bytes);
-    field("side", side), field("factor", factor), field("many", many);
+    field("side", side), field("factor", factor), field("extra", extra), field("many", many);
   }
 };
 

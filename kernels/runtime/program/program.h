@@ -70,8 +70,8 @@ class Program {
   }
   // Lets the nodes that are added after this work on the rows that tiles become; none of them may attend. See
   // Step::take_tiles.
-  void merge(int64_t patches, int64_t merged, bool many) {
-    step_.take_tiles(patches, merged, many);
+  void merge(int64_t patches, int64_t merged, int64_t extra, bool many) {
+    step_.take_tiles(patches, merged, extra, many);
     narrow_ = true;
   }
   // Lets the nodes that are added after this work on all tokens, and run only in steps that ask for vectors of tokens.

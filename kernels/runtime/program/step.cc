@@ -71,17 +71,21 @@ void Step::allow_adapters(int64_t places) {
   narrow_adapters_.reserve(static_cast<size_t>(limits_.max_logit_rows));
 }
 
-void Step::take_tiles(int64_t patches, int64_t merged, bool many) {
+void Step::take_tiles(int64_t patches, int64_t merged, int64_t extra, bool many) {
   require(patches > 0 && merged > 0 && patches % merged == 0, "the patches of a tile cannot be merged");
-  require(patches <= limits_.max_step_tokens, "a tile has more patches than the limit of a step");
-  tile_ = patches;
+  // The quotient of all tokens is then the number of rows.
+  require(extra >= 0 && extra < merged && (extra == 0 || !many), "a tile has too many tokens that are no patches");
+  require(patches + extra <= limits_.max_step_tokens, "a tile has more patches than the limit of a step");
+  tile_ = patches + extra;
   merged_ = merged;
   many_tiles_ = many;
+  lone_tile_ = extra > 0;
 }
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
                  std::span<const int32_t> targets, SlotTable& slots) {
   require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "the step has more sequences than slots");
+  require(!lone_tile_ || sequences_in.size() <= 1, "the step has more than one tile with tokens that are no patches");
   int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
   named_.assign(named_.size(), false);
   for (const SequenceInput& s : sequences_in) {

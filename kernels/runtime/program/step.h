@@ -96,8 +96,9 @@ class Step {
   void allow_adapters(int64_t places);
 
   // Requires each sequence to be a tile of `patches` tokens, or with `many` any number of tiles. `merged` tokens become
-  // one row. Throws std::invalid_argument for tiles that no step has space for.
-  void take_tiles(int64_t patches, int64_t merged, bool many);
+  // one row. With `extra` tokens after its tile, which become no row, a step has one sequence. Throws
+  // std::invalid_argument for tiles that no step has space for.
+  void take_tiles(int64_t patches, int64_t merged, int64_t extra, bool many);
 
   // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
   // in order. `targets` are the wanted next tokens of all sequences, in order. Throws std::invalid_argument before
@@ -184,7 +185,7 @@ class Step {
   int64_t max_positions_;
   bool may_pool_ = false, may_give_tokens_ = false, keeps_states_ = false;
   int64_t pool_rows_ = 0, tile_ = 0, merged_ = 0;
-  bool many_tiles_ = false;
+  bool many_tiles_ = false, lone_tile_ = false;
   int64_t adapter_places_ = 0;
   std::vector<int32_t> adapters_, narrow_adapters_;
   bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole

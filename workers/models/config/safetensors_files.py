@@ -18,8 +18,13 @@ _SINGLE = "model.safetensors"
 _MOST_BYTES = 32 << 20
 _MOST_COMMAS = 1_500_000  # about six for a tensor: the cheapest bound on the number of parsed values
 _METADATA = "__metadata__"
-# Names of norms in the first checkpoints of BERT, and those of later ones.
-_RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+# Names of norms in the first checkpoints of BERT, and those of later ones; names of matrices that are no modules.
+_RENAMED = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    "vision_model.positional_embedding_vlm": "vision_model.positional_embedding_vlm.weight",
+    "vision_model.class_embedding": "vision_model.class_embedding.weight",
+}
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class EmbedTaps(Operation):
 class MergeRows(Operation):
     """out [tokens / factor², columns * factor²], bf16 or fp32 = the rows of each block of factor x factor patches of
     `x` side by side. Each tile is a sequence of side x side patches, and blocks and patches are in the order of rows.
-    With `many` a sequence has any number of such tiles, one after the other.
+    With `many` a sequence has any number of such tiles, one after the other. With `extra` rows after its tile, which
+    become nothing, a step has one sequence.
 
     The operations after it work on the rows of blocks. It is the pixel shuffle of Idefics3 (Laurençon et al., 2024).
     """
@@ -71,6 +72,7 @@ class MergeRows(Operation):
     out: Writes[Residual | Tensor]
     side: int
     factor: int
+    extra: int = 0
     many: bool = False
 
     @property

@@ -43,10 +43,11 @@ class ImageRecorder(Recorder):
         self.operations.insert(0, Given(name=name, out=weights))
         self.operations.append(EmbedTaps(weights=weights, out=partial, table=table, first_row=first_row, taps=taps))
 
-    def merge_rows(self, x: _Rows, *, side: int, factor: int, many: bool = False) -> _Rows:
+    def merge_rows(self, x: _Rows, *, side: int, factor: int, extra: int = 0, many: bool = False) -> _Rows:
         """The rows of each block of factor x factor patches next to each other: [tokens / factor², columns * factor²]
         of the type of `x`; see `MergeRows`. All that is recorded after this works on these rows, or merges others. Each
-        sequence of a step must be a tile of side x side patches, or `many` of them.
+        sequence of a step must be a tile of side x side patches, or `many` of them. A lone tile may have `extra` rows
+        after its patches, which become nothing.
 
         Raises `ValueError` for a side that is no multiple of the factor.
         """
@@ -54,6 +55,6 @@ class ImageRecorder(Recorder):
             raise ValueError(f"the side of a tile must be a multiple of {factor} patches, not {side}")
         merged = factor * factor
         out = type(x)(x.rows // merged, x.cols * merged, x.itemsize)
-        self.operations.append(MergeRows(x=x, out=out, side=side, factor=factor, many=many))
+        self.operations.append(MergeRows(x=x, out=out, side=side, factor=factor, extra=extra, many=many))
         self.is_narrow = True
         return out

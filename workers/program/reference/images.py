@@ -13,18 +13,21 @@ PlacedTuple = tuple[int, int, int, int]
 
 
 class ImageRows(NamedTuple):
-    """The rows of a program's feature pool, and the patches of a tile where each sequence is one, or `many`."""
+    """The rows of a program's feature pool, and the rows of a tile where each sequence is one, or `many`. A step has
+    one tile where these rows are not only `patches`."""
 
     pool: int = 0
     tile: int = 0
+    patches: int = 0
     many: bool = False
 
     @classmethod
     def of(cls, operations: Sequence[Operation]) -> ImageRows:
         """Return the rows of a program of `operations`."""
         pools = (each.pool.rows for each in operations if isinstance(each, PlaceRows))
-        tiles = ((each.side * each.side, each.many) for each in operations if isinstance(each, MergeRows))
-        return cls(next(pools, 0), *next(tiles, (0, False)))
+        merges = (each for each in operations if isinstance(each, MergeRows))
+        tiles = ((each.side**2 + each.extra, each.side**2, each.many) for each in merges)
+        return cls(next(pools, 0), *next(tiles, (0, 0, False)))
 
 
 NO_IMAGES = ImageRows()

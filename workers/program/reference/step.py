@@ -140,12 +140,13 @@ class Step:
         return replace(self, tokens=[self.tokens[each.last_row] for each in self.pooled], sequences=sequences)
 
     def merged_rows(self, merged: int) -> Step:
-        """The step with one row for each `merged` tokens."""
+        """The step with one row for each `merged` tokens; fewer at the end are none."""
         sequences = [
             replace(each, row=each.row // merged, start=0, count=each.count // merged, segments=[])
             for each in self.sequences
         ]
-        return replace(self, tokens=self.tokens[::merged], sequences=sequences, merged=merged)
+        tokens = self.tokens[: len(self.tokens) // merged * merged : merged]
+        return replace(self, tokens=tokens, sequences=sequences, merged=merged)
 
     def places(self, table: int) -> Iterator[tuple[int, int]]:
         """The page of each token in a page table, and its place in that."""
@@ -231,6 +232,8 @@ def _check(
         _check_pages(setup, slots, row)
         _check_drafts(slots, row, count)
         _check_whole(setup, row, count, images)
+    is_lone = images.tile > images.patches
+    _require(not is_lone or len(sequences) <= 1, "the step has more than one tile with tokens that are no patches")
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
     _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")

@@ -38,7 +38,8 @@ def embed_taps(run: Run, op: EmbedTaps) -> None:
 def merge_rows(run: Run, op: MergeRows) -> None:
     """The patches of each block next to each other; what follows sees a step of blocks."""
     blocks = op.side // op.factor
-    tiles = run.get(op.x).unflatten(0, (-1, blocks, op.factor, blocks, op.factor))
+    rows = run.get(op.x)
+    tiles = rows[: len(rows) - op.extra].unflatten(0, (-1, blocks, op.factor, blocks, op.factor))
     run.put(op.out, tiles.permute(0, 1, 3, 2, 4, 5).flatten(3).flatten(0, 2))
     if run.step.merged == 1:  # a program may merge several rows of each patch
         run.step = run.step.merged_rows(op.merged)

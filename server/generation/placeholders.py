@@ -51,8 +51,8 @@ def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param:
             raise _of_client(reserved, param)
     if found != len(pictures):
         raise bad_request(
-            f"The prompt has {found} placeholders '{vision.marker}' for {len(pictures)} images. Send one for each image; "
-            "for a conversation the chat template writes them, and may not show images of each role.",
+            f"The prompt has {found} placeholders '{vision.marker}' for {len(pictures)} images. Send one for each "
+            "image; for a conversation the chat template writes them, and may not show images of each role.",
             param,
             _CODE,
         )

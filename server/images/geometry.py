@@ -145,7 +145,9 @@ def _best_canvas(size: Size, side: int, tiles: int) -> Size:
     scales = [min(_in_fp32(each.width / size.width), _in_fp32(each.height / size.height)) for each in canvases]
     enlarging = [each for each in scales if each >= 1]
     chosen = min(enlarging) if enlarging else max(scales)
-    return min((each for each, scale in zip(canvases, scales, strict=True) if scale == chosen), key=lambda each: each.pixels)
+    return min(
+        (each for each, scale in zip(canvases, scales, strict=True) if scale == chosen), key=lambda each: each.pixels
+    )
 
 
 def _in_fp32(value: float) -> float:

@@ -33,7 +33,7 @@ CHAT, RESPONSES, MESSAGES, OLLAMA, GENERATE = (
 )
 LEFT_OUT = "X-Numaserve-Images-Left-Out"
 NOT_SHOWN = "[An image, which this server does not show to the model."
-EXPANSION = Expansion("|", "whole", "{}{}")
+EXPANSION = Expansion(edge="|", whole="whole", part="{}{}", row_end="\n", rows_end="\n")
 SETTINGS = ImageInput(Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, IMAGE, "idefics3")
 LIMITS = ImageLimits(MOST, 2**20, 2**20, 2**20)
 DAMAGED = "The image is damaged. Send an intact file."

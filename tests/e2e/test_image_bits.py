@@ -15,7 +15,7 @@ from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.workers.interface.protocol import SamplingParams, StepPlan, TowerWork
 
-from tests.support import checkpoints, gguf_vision, vision
+from tests.support import checkpoints, gguf_vision, llama4_vision, vision
 from tests.support.drafters import NoDrafters
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
@@ -82,15 +82,19 @@ def requests_of(rows: int) -> list[Request]:
     return requests
 
 
-@pytest.fixture(scope="module", params=[(1, "smolvlm"), (2, "smolvlm"), (2, "idefics3")], ids=str)
+@pytest.fixture(scope="module", params=[(1, "smolvlm"), (2, "smolvlm"), (2, "idefics3"), (3, "llama4")], ids=str)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     """Workers with the language model alone as a draft model, which plans may leave out."""
     tp, name = request.param
-    model = checkpoints.build(vision.CASES[name]())
+    model = checkpoints.build((vision.CASES | llama4_vision.CASES)[name]())
     folder, draft = (tmp_path_factory.mktemp(each) for each in (name, "draft"))
-    vision.save(model, folder)
-    checkpoints.save(vision.text_model(model), draft)
-    rows = vision.features_of(model.config)
+    if name == "llama4":
+        llama4_vision.save(model, folder)
+        text, rows = model.language_model, llama4_vision.FEATURES
+    else:
+        vision.save(model, folder)
+        text, rows = vision.text_model(model), vision.features_of(model.config)
+    checkpoints.save(text, draft)
     requests, tiles = requests_of(rows), vision.random_tiles(model.config, TILES)
     with make_group(folder, tp, tiles=tiles, feature_tiles=PLACES, draft_model=draft) as group:
         alone = one_by_one(Traffic(group, config(rows)), requests)

@@ -103,7 +103,9 @@ def fields() -> dict[str, dict[str, Any]]:
         "place_rows": places("residual", "pool") | {"add": False, "rows": 8, "cols": HIDDEN},
         "rotary_rows": places("out") | {"rope": rope(), "axes": ["time"] * (DIM // 2)},
         "embed_taps": places("weights") | {"out": EXACT, "table": matrix(), "first_row": 0, "taps": 4},
-        "merge_rows": places("x", "out") | {"cols": HIDDEN, "item_bytes": 2, "side": 4, "factor": 2, "many": False},
+        "merge_rows": places("x", "out")
+        | {"cols": HIDDEN, "item_bytes": 2, "side": 4, "factor": 2, "extra": 0}
+        | {"many": False},
         "narrow": places("x", "beside") | {"out": EXACT, "beside_out": EXACT},
         "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
         "layer_inputs": places("x", "out")

@@ -42,13 +42,12 @@ class Published:
 _NEMOTRON_EXPERTS = [block for block in range(29) if block not in (2, 6, 10, 14, 18, 23)]
 PUBLISHED = {
     "Llama 3.1 70B": Published(LLAMA_70B, 80),
-    "Llama 4 Scout": Published(SCOUT, 48, range(48), range(3, 48, 4), towers=True),
+    "Llama 4 Scout": Published(SCOUT, 48, range(48), range(3, 48, 4)),
     "Llama 4 Maverick": Published(
         MAVERICK,
         48,
         range(1, 48, 2),
         range(3, 48, 4),
-        towers=True,
         spelt={"text_config": MAVERICK["text_config"] | {"attn_temperature_tuning": True}},
     ),
     "Qwen3-235B": Published(QWEN3_235B, 94, range(94)),

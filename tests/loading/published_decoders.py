@@ -59,7 +59,20 @@ LLAMA4_OUTER: dict[str, Any] = {
     "eoi_token_index": 200081,
     "image_token_index": 200092,
     "model_type": "llama4",
-    "vision_config": {"hidden_size": 1408, "model_type": "llama4_vision_model"},
+    "vision_config": {
+        "hidden_size": 1408,
+        "image_size": 336,
+        "intermediate_size": 5632,
+        "model_type": "llama4_vision_model",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 34,
+        "patch_size": 14,
+        "pixel_shuffle_ratio": 0.5,
+        "projector_input_dim": 4096,
+        "projector_output_dim": 4096,
+        "rope_theta": 10000,
+        "vision_output_dim": 4096,
+    },
 }
 # The text model of K2.5, which is K2 but for its context.
 KIMI_TEXT: dict[str, Any] = DEEPSEEK_R1 | {

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from test_loader import assert_same_logits
 from test_quantized_loading import assert_same_logits as assert_same_quantized
 
-from tests.support import checkpoints, encoders, grid_vision, pixtral, vision
+from tests.support import checkpoints, encoders, grid_vision, llama4_vision, pixtral, vision
 from tests.support.families.table import FAMILIES, TEXT
 from tests.support.k_quants import fitting
 from tests.support.loaded import Loaded
@@ -29,7 +29,11 @@ ROUTERS = {"gate", "router", "shared_expert_gate"}  # in bf16, whatever the othe
 
 def test_every_family_has_a_row() -> None:
     configs = [row.config() for row in FAMILIES.values()]
-    configs += [case() for cases in (vision.CASES, grid_vision.CASES, pixtral.CASES) for case in cases.values()]
+    configs += [
+        case()
+        for cases in (vision.CASES, grid_vision.CASES, pixtral.CASES, llama4_vision.CASES)
+        for case in cases.values()
+    ]
     # transformers writes a name with an underscore, checkpoints are published without.
     rows = {checkpoints.architecture(each).replace("Kimi_", "Kimi") for each in configs}
     rows |= {*encoders.ARCHITECTURES.values(), "Gemma4AssistantForCausalLM"}

@@ -85,7 +85,8 @@ def test_operations_after_merging_are_counted_by_merged_rows(team: Team) -> None
     assert (terms.weight_bytes, terms.row_flops * PATCHES) == (2 * weight, 2 * weight * rows)
 
 
-def test_the_copies_of_merging_are_counted(team: Team) -> None:
+def test_the_copies_of_merging_are_counted() -> None:
+    team = Team.in_turns(1)
     b, counter = merging(RandomWeights(team), 40), Counter()
     program = make_program(b.setup, b.fused(), Team.in_turns(2), counter=counter)
     start(program, 0, [0])
@@ -102,6 +103,25 @@ def test_a_sequence_that_is_not_a_whole_tile_is_refused(sequence: tuple[int, int
         start(program, 0, [0, 1, 2])
         with pytest.raises(ValueError, match=r"^slot 0 of the step is not a whole tile of 16 patches$"):
             step(program, [sequence])
+
+
+@pytest.mark.parametrize("extra", [1, 3])
+def test_rows_after_a_lone_tile_become_nothing(extra: int, team: Team) -> None:
+    b = Part(weights=RandomWeights(team)).builder(RankShape(HIDDEN, [0, VOCAB]))
+    b.keep("merged", b.merge_rows(b.rounded(b.given("patches", 8)), side=SIDE, factor=FACTOR, extra=extra))
+    rows = np.random.default_rng(0).standard_normal((PATCHES + extra, 8), np.float32)
+    expected = shuffled(rounded(rows[:PATCHES]), SIDE, FACTOR)
+    for program, outside in both(b, team):
+        poison(program)
+        for slot in range(2):
+            start(program, slot, [slot])
+        outside.given("patches")[: len(rows)] = rows
+        step(program, [(0, 0, len(rows))])
+        np.testing.assert_array_equal(widened(outside.kept("merged")[: len(expected)]), expected)
+        with pytest.raises(ValueError, match="not a whole tile"):
+            step(program, [(0, 0, PATCHES)])
+        with pytest.raises(ValueError, match="more than one tile with tokens that are no patches"):
+            step(program, [(0, 0, len(rows)), (1, 0, len(rows))])
 
 
 @pytest.mark.parametrize("factor", [0, 3])

@@ -22,7 +22,7 @@ from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors, expected_tensors
 from safetensors.torch import load_file, save_file
 
-from tests.support import encoders, gemma4, grid_vision, pixtral, vision
+from tests.support import encoders, gemma4, grid_vision, llama4_vision, pixtral, vision
 from tests.support.families.table import FAMILIES
 
 ARCHITECTURES = [name for family in families().values() for name in family.architectures if hasattr(hf, name)]
@@ -31,6 +31,7 @@ _CASES = {
     **vision.CASES,
     **grid_vision.CASES,
     **pixtral.CASES,
+    **llama4_vision.CASES,
 }
 _DECODERS = ("ForCausalLM", "ForConditionalGeneration")
 POOLED = ModelSettings(pooled=True)

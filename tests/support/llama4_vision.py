@@ -107,8 +107,8 @@ def values_of(tiles: Pixels) -> torch.Tensor:
     `rescale_and_normalize`, whose module needs torchvision."""
     settings = processor_settings()
     pixels = torch.from_numpy(tiles).permute(0, 3, 1, 2).to(torch.bfloat16) * settings["rescale_factor"]
-    mean, std = (torch.tensor(settings[f"image_{name}"], dtype=torch.bfloat16)[:, None, None] for name in ("mean", "std"))
-    return pixels.sub(mean).div_(std)
+    mean, std = (torch.tensor(settings[f"image_{name}"], dtype=torch.bfloat16) for name in ("mean", "std"))
+    return pixels.sub(mean[:, None, None]).div_(std[:, None, None])
 
 
 def text_of(rows: int, cols: int) -> str:

@@ -43,8 +43,8 @@ struct EmbedTaps {
 };
 
 // The rows of each block of factor x factor patches side by side, for the nodes after it. Each sequence of a step is a
-// tile of side x side patches, or of any number of such tiles. With `extra` rows after its tile, which become nothing, a
-// step has one sequence.
+// tile of side x side patches, or of any number of such tiles. With `extra` rows after its tile, which become nothing,
+// a step has one sequence.
 struct MergeRows {
   static constexpr const char* kKind = "merge_rows";
   Place x, out;

@@ -85,8 +85,7 @@ def test_operations_after_merging_are_counted_by_merged_rows(team: Team) -> None
     assert (terms.weight_bytes, terms.row_flops * PATCHES) == (2 * weight, 2 * weight * rows)
 
 
-def test_the_copies_of_merging_are_counted() -> None:
-    team = Team.in_turns(1)
+def test_the_copies_of_merging_are_counted(team: Team) -> None:
     b, counter = merging(RandomWeights(team), 40), Counter()
     program = make_program(b.setup, b.fused(), Team.in_turns(2), counter=counter)
     start(program, 0, [0])

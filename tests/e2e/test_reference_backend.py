@@ -1,4 +1,4 @@
-"""`--backend reference` beside the kernels: the serve command on a tiny model, both over HTTP."""
+"""`--backend reference` next to the kernels: the serve command on a tiny model, both over HTTP."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -367,6 +367,6 @@ def few_requests() -> list[Request]:
 
 
 def demo_requests(path: Path) -> list[Request]:
-    """Eight greedy requests of real text for the demo model at `path`."""
+    """Five greedy requests of real text for the demo model at `path`."""
     text = load_tokenizer(path).encode(ALICE)
-    return [Request(text[17 * i : 18 * i + 20 * (i % 4) + 5], GREEDY, 30 if i < 3 else 4) for i in range(8)]
+    return [Request(text[17 * i : 18 * i + 20 * (i % 4) + 5], GREEDY, 30 if i < 3 else 4) for i in range(5)]

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import functools
 import gc
 import os
 import signal
@@ -85,8 +86,9 @@ def _no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 _LONGEST = ("chaos", "e2e", "simulation", "integration")
 
 
-def _place(item: pytest.Item) -> int:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+@functools.cache  # items of a file share its path
+def _place(path: Path) -> int:
+    folder = path.relative_to(Path(__file__).parent).parts[0]
     return _LONGEST.index(folder) if folder in _LONGEST else len(_LONGEST)
 
 
@@ -94,7 +96,7 @@ def _place(item: pytest.Item) -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_the_rest_slow(items)
-    items.sort(key=_place)
+    items.sort(key=lambda item: _place(item.path))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from numaserve.server.generation.asked import Asked, Prompt, Texts, total_tokens
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.embedding import Form
+from numaserve.server.generation.embedding_settings import Form
 from numaserve.server.http.body.need import BYTES_PER_TOKEN
 from numaserve.server.http.errors import ApiError, bad_request
 from numaserve.server.http.limits import ApiLimits

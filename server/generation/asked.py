@@ -19,6 +19,9 @@ from numaserve.server.scheduler.images import PlacedTile
 from numaserve.server.structured.types import Constraint
 from numaserve.workers.interface.protocol import VectorForm
 
+Pair = tuple[str, str]
+Item = str | Pair  # of the inputs of a classifier
+
 
 @dataclass(frozen=True)
 class Chat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.server.generation.asked import Asked, Length, Texts
+from numaserve.server.generation.asked import Asked, Item, Length, Texts
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.prompts import check_text_length, encode
 from numaserve.server.generation.token_choice import Sampling
@@ -13,8 +13,6 @@ from numaserve.server.generation.truncation import cut_text
 from numaserve.server.text.work import Turns
 from numaserve.server.tokenizer.types import PairForm
 
-Pair = tuple[str, str]
-Item = str | Pair
 _TOO_LONG = "a text has more than {} tokens. Shorten the text."
 
 

@@ -1,17 +1,15 @@
 """Embeddings, in the forms that all API surfaces share."""
 
 import base64
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.embedding_settings import Form
 from numaserve.server.generation.purpose import Embeds
 from numaserve.server.generation.served_purpose import check_token_vectors, dense_vectors
 from numaserve.server.http.errors import bad_request
 from numaserve.workers.interface.vectors import decoded_rows
-
-Form = Literal["float", "base64", "binary", "ubinary"]
 
 _LEAST_NORM = 1e-12  # as in torch's `normalize`, for vectors of zeros
 _PACKED = frozenset({"binary", "ubinary"})

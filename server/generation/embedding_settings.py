@@ -1,7 +1,10 @@
-"""The prompts and the scaling of embeddings that a model's files declare."""
+"""The prompts and the scaling of embeddings that a model's files declare, and the forms that a request may ask for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+Form = Literal["float", "base64", "binary", "ubinary"]  # of the numbers of a vector in an answer
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """All error answers, as data; each surface writes them in a form of its own."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from fastapi import HTTPException
-from fastapi.exceptions import RequestValidationError
 from numaserve.server.engine.types import (
     Aborted,
     AdapterGone,
@@ -18,6 +19,10 @@ from numaserve.server.engine.types import (
 )
 from numaserve.server.http.explain import Problem, explain
 from numaserve.server.metrics.labels import Refusal
+from starlette.exceptions import HTTPException
+
+if TYPE_CHECKING:
+    from fastapi.exceptions import RequestValidationError
 
 _SHOWN_NAMES = 5
 # Seconds. Workers that restart load their weights in some seconds, and a balancer has other servers by then.

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from model_bodies import CLASSIFYING, GENERATING, JUDGING, POOLING, SPARSE, TEXTS
 from numaserve.server.generation.answer_size import AnswerSize
-from numaserve.server.generation.embedding import Form, in_form
+from numaserve.server.generation.embedding import in_form
+from numaserve.server.generation.embedding_settings import Form
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.purpose import Classifies, Embeds, Generates
 from numaserve.server.generation.sparse import SparseOutput

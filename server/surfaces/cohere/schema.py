@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.generation.asked import Asked, Length, Texts
-from numaserve.server.generation.embedding import Form
 from numaserve.server.generation.embedding_prompts import InputType, prompted
-from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.embedding_settings import EmbeddingSettings, Form
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.fields.media import takes_no
 from numaserve.server.http.fields.typed import only_types

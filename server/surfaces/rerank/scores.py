@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 from fastapi import Request
 from numaserve.server.generation.answer_size import AnswerSize
-from numaserve.server.generation.asked import Asked, Texts
+from numaserve.server.generation.asked import Asked, Pair, Texts
 from numaserve.server.generation.classifier import Activation, activated, sigmoid
-from numaserve.server.generation.classifier_inputs import WHOLE, Cut, Pair, items_asked
+from numaserve.server.generation.classifier_inputs import WHOLE, Cut, items_asked
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import AFTER, BEFORE, Judge, question
 from numaserve.server.generation.many import Ends, Inputs, ends_of

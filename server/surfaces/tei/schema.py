@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, cast
 
-from numaserve.server.generation.asked import Asked, Length, Texts
-from numaserve.server.generation.classifier_inputs import Item
+from numaserve.server.generation.asked import Asked, Item, Length, Texts
 from numaserve.server.generation.embedding_prompts import prompted
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.token_choice import Sampling

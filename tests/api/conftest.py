@@ -8,6 +8,15 @@ from starlette.testclient import TestClient
 from tool_cases import CALL, Template, thinking_client
 
 from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.forked import members_and_workers_forked, prepare
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cheap_processes() -> Iterator[None]:
+    """Has processes that decode long bodies forked: an application starts its own, which imports all schemas."""
+    prepare(["numaserve.server.app.decode_main"])
+    with members_and_workers_forked():
+        yield
 
 
 @pytest.fixture(scope="module")

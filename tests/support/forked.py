@@ -20,6 +20,7 @@ from types import ModuleType, SimpleNamespace
 from typing import IO, Any, cast
 
 import psutil
+from numaserve.server.confined import child_process as helpers
 from numaserve.server.gateway.models import process as members
 from numaserve.server.supervisor import process as workers
 
@@ -141,7 +142,10 @@ class Forked:
 
     def _hear(self) -> None:
         """Read the exit status, and wait until the process that forks has reaped the child."""
-        self.returncode = self._number()
+        try:
+            self.returncode = self._number()
+        except ChildProcessError:  # it has killed its children; finalizers of the interpreter's exit ask after that
+            self.returncode = -signal.SIGKILL
         os.close(self._told)
         with suppress(ProcessLookupError):
             while os.kill(self.pid, 0) is None:
@@ -241,19 +245,20 @@ def prepare(modules: Sequence[str], folder: Path = ROOT, control: socket.socket 
 
 @contextmanager
 def members_and_workers_forked() -> Iterator[None]:
-    """Have the product fork, in this process, the modules of `prepare` that it would execute."""
-    forks = SimpleNamespace(Popen=forked_or_executed, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
-    members.subprocess = workers.subprocess = cast("ModuleType", forks)
+    """Have the product fork, in this process, the modules of `prepare` that it would execute, confined ones too."""
+    forks = SimpleNamespace(**vars(subprocess) | {"Popen": forked_or_executed})
+    helpers.subprocess = members.subprocess = workers.subprocess = cast("ModuleType", forks)
     try:
         yield
     finally:
-        members.subprocess = workers.subprocess = subprocess
+        helpers.subprocess = members.subprocess = workers.subprocess = subprocess
 
 
-def forked_or_executed(command: Sequence[str], **options: Any) -> subprocess.Popen[Any] | Forked:
+def forked_or_executed(command: Sequence[str], bufsize: int = -1, **options: Any) -> subprocess.Popen[Any] | Forked:
     """Start a process: fork it where it runs a module of `prepare`."""
-    is_prepared = command[0] == sys.executable and _module_of(command) in _prepared
-    return (Forked if is_prepared else subprocess.Popen)(command, **options)
+    if command[0] == sys.executable and _module_of(command) in _prepared:
+        return Forked(command, **options)
+    return subprocess.Popen(command, bufsize, **options)
 
 
 def processes_since(first: Forked, module: str) -> list[psutil.Process]:

@@ -3,13 +3,15 @@ a tenth."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
 
-from tests.support import checkpoints, llama4_vision, vision
+from tests.support import checkpoints, gguf_llama4_vision, llama4_vision, vision
 from tests.support.image_parity import ImageTexts, assert_close
 from tests.support.parity import Scores
+from tests.support.rank_group import RankGroup
 
 TILES = 5
 # Tiles of each text, by the position of their first row.
@@ -32,3 +34,15 @@ def test_with_llama_4s_tower_ranks_are_as_close_to_fp32_as_transformers_in_bf16(
         return texts.reference(logits)
 
     assert_close(texts, folder, tp, tiles, reference)
+
+
+def test_gguf_files_of_text_and_llama_4s_tower_have_the_bits_of_the_folder(tmp_path: Path) -> None:
+    model = checkpoints.build(llama4_vision.config(in_gguf=True))
+    folder, file = llama4_vision.save(model, tmp_path / "folder"), gguf_llama4_vision.save(model, tmp_path)
+    tiles, features = vision.random_tiles(model.config, TILES), llama4_vision.FEATURES
+    texts = ImageTexts(STARTS, [(1, features)] * TILES, features, llama4_vision.IMAGE_TOKEN)
+    found = []
+    for path in (folder, file):
+        with RankGroup(path, 2, tiles=tiles, **texts.limits) as group:
+            found.append(texts.served(group).logprobs)
+    np.testing.assert_array_equal(*found)

@@ -37,7 +37,7 @@ from numaserve.workers.interface.protocol import (
 from safetensors.numpy import save
 
 from tests.fuzz.targets import KINDS, TEXT_COLUMNS
-from tests.support import gguf_pixtral
+from tests.support import checkpoints, gguf_pixtral, llama4_vision, pixtral
 from tests.support.checkpoints import build
 from tests.support.checkpoints import sizes as sizes_of
 from tests.support.gguf_vision import save_tower
@@ -157,6 +157,9 @@ def _configs() -> Iterator[bytes]:
     for layout in LAYOUTS.values():
         config = {"architectures": ["LlamaForCausalLM"], **_PLAIN, "quantization_config": layout.config}
         yield json.dumps(config).encode()
+    for case in (pixtral.CASES | llama4_vision.CASES).values():
+        made = case()
+        yield json.dumps({**made.to_diff_dict(), "architectures": [checkpoints.architecture(made)]}).encode()
 
 
 def _folders() -> Iterator[bytes]:

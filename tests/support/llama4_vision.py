@@ -38,12 +38,13 @@ TEMPLATE = """{%- for message in messages %}
 {%- endif %}"""
 
 
-def config() -> hf.PreTrainedConfig:
-    """Return its configuration. Heads that no number of ranks divides, widths that are no multiple of a tile."""
+def config(*, in_gguf: bool = False) -> hf.PreTrainedConfig:
+    """Return its configuration, or one that a GGUF file can have. Heads that no number of ranks divides, widths that
+    are no multiple of a tile."""
+    scaled = rope("llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64)
     text = hf.Llama4TextConfig(
         **checkpoints.sizes(120, 5, 1, 72, layers=4, head_dim=24, intermediate_size_mlp=160, num_local_experts=5),
-        **rope("llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64),
-        **LLAMA4,
+        **({} if in_gguf else scaled | LLAMA4),
         interleave_moe_layer_step=2,
     )
     vision = {

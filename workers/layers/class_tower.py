@@ -39,6 +39,11 @@ class ClassTower(TileTower):
         """See `Tower`: the class token is one more."""
         return self.side**2 + 1
 
+    @property
+    def pairs_in_gguf(self) -> bool:
+        """See `Tower`: as in other checkpoints."""
+        return True
+
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """See `Tower`."""
         residual = self.embedding.forward(b, part, b.rounded(b.given(PATCHES, self.embedding.pixels)))

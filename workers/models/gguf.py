@@ -76,7 +76,7 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     values = _as_config_json(file, tensors, metadata, family.gguf)
     fields = Fields(values, str(path))
     if projector is not None:
-        fields = with_projector(fields, file, _metadata(projector))
+        fields = with_projector(fields, file, _metadata(projector), projector.file)
     config = family.config_of(fields, family.gguf.classifier if fields.has("id2label") else family.architectures[0])
     present = {tensor.name for tensor in tensors}
     # For some models, conversion leaves out the layers that predict.

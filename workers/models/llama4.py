@@ -27,7 +27,7 @@ from numaserve.workers.models.config.huggingface import (
     read_text,
     windows_of,
 )
-from numaserve.workers.models.config.llama4_vision import read_llama4_images, seeing_llama4
+from numaserve.workers.models.config.llama4_vision import LLAMA4_PROJECTOR, read_llama4_images, seeing_llama4
 from numaserve.workers.models.config.rope import MAX_POSITION, query_scale, read_rope
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
@@ -157,7 +157,7 @@ FAMILY = Family(
     name="llama4",
     architectures=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
     configure=configure,
-    gguf=GgufForm("llama4", values=_gguf_values, pairs=True),
+    gguf=GgufForm("llama4", values=_gguf_values, pairs=True, projectors=("", LLAMA4_PROJECTOR)),
     images=read_llama4_images,
     needs_processor=False,
 )

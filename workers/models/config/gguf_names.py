@@ -19,7 +19,10 @@ PREFIX = "model."
 NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
 _LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
-_TOWER_LAYER = re.compile(r"^(vision_model\.encoder\.layers|visual\.blocks|vision_tower\.transformer\.layers)\.(?=\d)")
+_TOWER_LAYER = re.compile(
+    r"^(vision_model\.(encoder|model)\.layers|visual\.blocks|vision_tower\.transformer\.layers)\.(?=\d)"
+)
+_ROWS = ("v.class_embd",)  # matrices of a single row, which files name like vectors
 _MAX_UNITS = 2**10
 _FRAMED = 4  # dimensions of the kernel of a convolution over channels, frames, rows and columns
 
@@ -69,7 +72,7 @@ def shape_of(tensor: ReaderTensor) -> Shape:
 def name_in_file(source: Source) -> str:
     """Return the name of a declared tensor in GGUF files."""
     name = _LAYER.sub(_BLOCKS, _TOWER_LAYER.sub(f"v.{_BLOCKS}", source.gguf))
-    return f"{name}.weight" if source.is_matrix else name
+    return f"{name}.weight" if source.is_matrix and name not in _ROWS else name
 
 
 def _name(source: Source, unit: int) -> str:

@@ -10,9 +10,11 @@ from numaserve.workers.layers.mlp import PlainMlp
 from numaserve.workers.layers.vision import Tower
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
-from numaserve.workers.models.config.gguf_names import shape_of
+from numaserve.workers.models.config.gguf_llama4 import llama4_vision, llama4_widths
+from numaserve.workers.models.config.gguf_names import Shape, shape_of
 from numaserve.workers.models.config.gguf_pixtral import pixtral_outer, pixtral_text, pixtral_vision
 from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR
+from numaserve.workers.models.config.llama4_vision import LLAMA4_PROJECTOR
 from numaserve.workers.models.config.pixtral import PIXTRAL_PROJECTOR
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class _Kind:
     vision: Callable[[Fields], dict[str, object]] = lambda metadata: {}
     text: Callable[[Fields, GGUFFile, Fields], dict[str, object]] = lambda text, model, metadata: {}
     outer: Callable[[Fields], dict[str, object]] = lambda metadata: {}
+    widths: Callable[[Mapping[str, Shape]], dict[str, object]] = lambda shapes: {}  # fields of `vision_config` too
     gated: bool = False  # files may state the activation of a gate
 
 
@@ -50,16 +53,17 @@ def projector_type(file: GGUFFile) -> object:
     return next((found for key in _TYPES if (found := file.scalar(key))), None)
 
 
-def with_projector(text: Fields, model: GGUFFile, metadata: Fields) -> Fields:
-    """Return the fields of config.json of a multimodal `model`, from the fields of its text model and the `metadata` of
-    the tower's file. Raises `OperatorError` for a tower that is not supported."""
+def with_projector(text: Fields, model: GGUFFile, metadata: Fields, tower: GGUFFile) -> Fields:
+    """Return the fields of config.json of a multimodal `model`, from the fields of its text model, and the `metadata`
+    and tensors of the `tower`. Raises `OperatorError` for a tower that is not supported."""
     kind = _kind(metadata)
     if not kind.gated:
         metadata.refuse("clip.use_silu", False)
     vision = {key: metadata.values.get(f"clip.vision.{name}") for name, key in _KEYS.items()}
+    shapes = {tensor.name: shape_of(tensor) for tensor in tower.tensors}
     fields = {
         "text_config": {**text.values, **kind.text(text, model, metadata)},
-        "vision_config": vision | kind.vision(metadata),
+        "vision_config": vision | kind.vision(metadata) | kind.widths(shapes),
         "scale_factor": metadata.values.get("clip.vision.projector.scale_factor"),
         "tie_word_embeddings": text.values["tie_word_embeddings"],
         "image_token_id": _placeholder(model, text, kind.placeholder),
@@ -109,6 +113,7 @@ def _placeholder(model: GGUFFile, text: Fields, placeholder: str) -> int:
 _KINDS = {
     "idefics3": _Kind("<image>", _tile_sizes),
     GRID_PROJECTOR: _Kind("<|image_pad|>", grid_sizes, grid_vision, grid_text),
+    LLAMA4_PROJECTOR: _Kind("<|patch|>", lambda metadata: {}, llama4_vision, widths=llama4_widths),
     PIXTRAL_PROJECTOR: _Kind("[IMG]", lambda metadata: {}, pixtral_vision, pixtral_text, pixtral_outer, gated=True),
 }
 

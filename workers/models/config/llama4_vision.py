@@ -20,6 +20,7 @@ from numaserve.workers.models.config.rope import rope_fields
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
+LLAMA4_PROJECTOR = "llama4"  # the type of its projector in GGUF files
 _TOWER, _PROJECTOR = "vision_model.", "multi_modal_projector."
 _ALIASES = ((_TOWER, _TOWER), (_PROJECTOR, _PROJECTOR))
 _DEFAULTS = {

@@ -42,7 +42,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,     kBuilder<operation::LayerNorm>,
     kBuilder<operation::Pooled>,        kBuilder<operation::TokenRows>,     kBuilder<operation::PlaceRows>,
     kBuilder<operation::MergeRows>,     kBuilder<operation::Shrink>,        kBuilder<operation::RotaryRows>,
-    kBuilder<operation::EmbedTaps>,
+    kBuilder<operation::EmbedTaps>,     kBuilder<operation::MeanRows>,      kBuilder<operation::Clamp>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

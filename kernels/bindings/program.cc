@@ -67,13 +67,13 @@ template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
     return "a tuple (query heads, KV heads, lower, higher, dimensions of keys, of values, latent, window, aligned, "
-           "bidirectional, layers, page table)";
+           "bidirectional, images, layers, page table)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;
     return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.lower, heads.higher, heads.head_dim,
                       heads.value_dim, heads.latent, to.window.tokens, to.window.aligned, to.window.bidirectional,
-                      to.layers, to.table);
+                      to.window.images, to.layers, to.table);
   }
 };
 template <>

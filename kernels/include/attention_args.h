@@ -109,6 +109,9 @@ struct AttentionSequence {
   int32_t q_len;         // new tokens
   int32_t start;         // position of the first of them
   const int32_t* pages;  // page table
+  // For each new token the position after the last token of its image, 0 outside of images; null: no new token is of an
+  // image.
+  const int32_t* image_ends = nullptr;
 };
 
 // Returns the run of `s` that begins at `position`, with tokens before `end`.
@@ -126,6 +129,8 @@ struct Window {
   bool aligned = false;  // from the last multiple of `tokens` on; otherwise the last `tokens` positions
   // Tokens see later ones too: `tokens` positions on either side, 0: all. A sequence is then always whole in a step.
   bool bidirectional = false;
+  // The tokens of an image see later ones of the same image, as far as these are in the step.
+  bool images = false;
   [[gnu::always_inline]] constexpr int32_t first(int32_t position) const {
     if (tokens == 0) return 0;
     if (aligned) return position / tokens * tokens;
@@ -136,6 +141,13 @@ struct Window {
   [[gnu::always_inline]] constexpr int32_t end(int32_t position, int32_t count) const {
     if (!bidirectional) return position + 1;
     return tokens == 0 || position + tokens >= count ? count : position + tokens + 1;
+  }
+  // Returns the end of what the new token at `position` of `s` sees.
+  [[gnu::always_inline]] constexpr int32_t end(const AttentionSequence& s, int32_t position) const {
+    const int32_t last = end(position, s.start + s.q_len);
+    if (!images || s.image_ends == nullptr) return last;
+    const int32_t image = s.image_ends[position - s.start];
+    return image > last ? image : last;
   }
 };
 

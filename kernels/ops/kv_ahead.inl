@@ -15,7 +15,7 @@ struct RowLimits {
 inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
   const AttentionSequence& s = a.sequences[item.sequence];
   const int32_t position = s.start + (item.first_row + row) / a.heads.count(item.kv_head);
-  return {a.window.first(position), a.window.end(position, s.start + s.q_len)};
+  return {a.window.first(position), a.window.end(s, position)};
 }
 
 // Returns the number of a block's pages that the item's rows see, at least in part.

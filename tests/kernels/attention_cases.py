@@ -1,6 +1,6 @@
 """Cases of attention, to heads of keys and values and to latents."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 
 import kernel_reference as reference
@@ -16,7 +16,7 @@ from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.ops.latent import LatentStore
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.slots import END_POOL
-from one_operation import LAYER, Case, normal, table
+from one_operation import LAYER, Case, image_ranges, normal, table
 
 Rng = np.random.Generator
 LENGTHS = (1, 33, 70, 300)
@@ -36,6 +36,7 @@ class AttentionOptions:
     sinks: tuple[float, ...] = ()
     others: tuple[int, int] = (0, 0)
     multiplied: bool = False
+    grids: tuple[tuple[int, ...], ...] = ()  # of the images of each sequence
 
     def __str__(self) -> str:
         changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
@@ -83,6 +84,7 @@ def attention(
         given={"qkv": np.hstack([each.reshape(rows, -1) for each in (q, k, v)])},
         lengths=lengths,
         prefix=3000 if scores == "unknown" else 0,
+        grids=how.grids,
         end=END_POOL if how.window.bidirectional else 0,
         caches=(CacheKind(heads, how.window),),
         kv_dtype=kv_dtype,
@@ -101,7 +103,9 @@ def attended(
 ) -> Bounded:
     """The results of sequences that follow each other. With `largest`, those of the largest score alone."""
     found = []
-    for own in zip(*(np.split(each, np.cumsum(lengths)[:-1]) for each in of), strict=True):
+    grids = how.grids or ((),) * len(lengths)
+    parts = zip(*(np.split(each, np.cumsum(lengths)[:-1]) for each in of), strict=True)
+    for own, of_images in zip(parts, grids, strict=True):
         q, k, v = (each.astype(np.float64) for each in own)
         if largest:  # where it is far enough above the second one
             scores = np.where(np.tri(len(q))[:, None] > 0, np.einsum("qhd,kd->qhk", q, k[:, 0]), -np.inf)
@@ -113,7 +117,9 @@ def attended(
         q = np.pad(q, [(0, 0), how.others, (0, 0)])
         window = {"window": how.window.tokens, "aligned": how.window.aligned, "bidirectional": how.window.bidirectional}
         all_sinks = None if sinks is None else np.pad(sinks, how.others)
-        value, bound = reference.attention(q, k, v, 0, scale=how.scale, softcap=how.softcap, sinks=all_sinks, **window)
+        images = image_ranges(of_images) if how.window.images else []
+        more = {"scale": how.scale, "softcap": how.softcap, "sinks": all_sinks, "images": images}
+        value, bound = reference.attention(q, k, v, 0, **more, **window)
         found.append((how.value_scale * value[:, mine], how.value_scale * bound[:, mine]))
     value, bound = (np.concatenate(each).reshape(sum(lengths), -1) for each in zip(*found, strict=True))
     return value, bound
@@ -172,11 +178,16 @@ PARTS = [(11, 2, 64, (0, 5)), (17, 3, 64, (5, 2)), (3, 1, 128, (1, 1)), (2, 2, 8
 WINDOWS = [Window(tokens) for tokens in (1, 5, 32, 100, 256, 300)]
 WINDOWS += [Window(tokens, aligned=True) for tokens in (1, 40, 256, 300)]
 WINDOWS += [Window(tokens, bidirectional=True) for tokens in (0, 1, 64, 255, 300)]
+# Images at the beginning, over the edges of pages, row blocks and blocks, next to each other, and longer than windows.
+GRIDS = ((0, 4, 10), (20, 3, 9, 60, 7, 5, 95, 4, 4, 240, 5, 6, 300, 1, 1, 301, 10, 20))
+SEEN = [AttentionOptions(window=Window(tokens, images=True), grids=GRIDS) for tokens in (0, 8, 100, 256)]
 SINKS = [(-1e4, -1e4), (-100.0, -99.0), (0.0, 1.0), (30.0, 29.0), (80.0, 81.0), (1e4, -1e4)]
 CASES = (
     table(attention, *product(HEADS, [AttentionOptions()], DTYPES))
     | table(attention, *product(UNEQUAL, [AttentionOptions(0.1, Window(200), value_scale=0.707)], DTYPES))
     | table(attention, *((MODEL, AttentionOptions(window=each), "bf16", LONG) for each in WINDOWS))
+    | table(attention, *((MODEL, each, "bf16", LONG) for each in SEEN))
+    | table(attention, ((9, 1, 64), replace(SEEN[2], sinks=(0.0, 1.0)), "int8", LONG))
     | table(
         attention,
         *((MODEL, AttentionOptions(window=each), dtype, LONG) for each in WINDOWS[4::4] for dtype in DTYPES[1:]),

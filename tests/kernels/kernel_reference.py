@@ -11,6 +11,7 @@ errors are a tenth of it. Elementwise functions (exp, tanh, division) get a few 
 """
 
 import statistics
+from collections.abc import Sequence
 
 import numpy as np
 from numaserve.workers.program.ops.experts import Routing
@@ -127,12 +128,13 @@ def attention(
     window: int = 0,
     aligned: bool = False,
     bidirectional: bool = False,
+    images: Sequence[tuple[int, int]] = (),
     softcap: float = 0.0,
     sinks: F32 | None = None,
 ) -> tuple[F64, F64]:
     """Causal or bidirectional attention of q [tokens, q_heads, dim], the first at position `start`, over k and v
     [positions, kv_heads, dim]; consecutive query heads share a KV head. `sinks` [q_heads] take part in the softmax
-    without a value.
+    without a value. Tokens of `images`, [first, end) each, see later ones of the same image.
 
     The probabilities are rounded to bf16 (the weights stay normalised), their powers of two come from a polynomial with
     a relative error of 3e-6, and a score that is off by d changes a probability by a factor exp(d), numerator and
@@ -152,6 +154,8 @@ def attention(
     seen = (key <= position) & (key >= first)
     if bidirectional:
         seen = np.abs(key - position) <= (window or k.shape[1])
+    for begin, end in images:
+        seen |= (position >= begin) & (position < end) & (key >= np.maximum(position, begin)) & (key < end)
     scores = np.where(seen, scores, -np.inf)
     sink = np.full((len(q), 1, 1), -np.inf) if sinks is None else sinks.astype(np.float64)[:, None, None]
     peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)

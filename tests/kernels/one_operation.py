@@ -56,6 +56,7 @@ class Case:
     prefix: int = 0  # tokens of each sequence that a first step takes, where others take a few
     caches: tuple[CacheKind, ...] = ()
     states: tuple[StateKind, ...] = ()
+    grids: Sequence[Sequence[int]] = ()  # of the images of each sequence, which are whole in a step
     kv_dtype: KvCacheDtype = "bf16"
     rounds: bool = False  # whether the last result is the first one in bf16
 
@@ -72,13 +73,23 @@ class Case:
         sizes = itertools.chain([self.prefix] * len(self.lengths) * (self.prefix > 0), itertools.cycle(CHUNKS))
         done = [0] * len(self.sequences)
         while step := [
-            (index, done[index], min(done[index] + next(sizes), end))
+            (index, done[index], self._after_image(index, min(done[index] + next(sizes), end)))
             for index, _, end in self.sequences
             if done[index] < end
         ]:
             yield step
             for index, _, end in step:
                 done[index] = end
+
+    def _after_image(self, index: int, end: int) -> int:
+        """The end of a piece, or of the image that the piece would end in."""
+        grids = self.grids[index] if self.grids else ()
+        return max([end, *(last for first, last in image_ranges(grids) if first < end)])
+
+
+def image_ranges(grids: Sequence[int]) -> list[tuple[int, int]]:
+    """The positions of images, [first, end)."""
+    return [(first, first + rows * cols) for first, rows, cols in zip(*(grids[i::3] for i in range(3)), strict=True)]
 
 
 class OneOperation:
@@ -120,7 +131,8 @@ class OneOperation:
         for memory in (states, *([self._kv_cache()] if case.caches else [])):
             memory[:] = 0xFF
         for slot, pages in enumerate(self.pages):
-            self.program.init_slot(slot, slot_settings(SlotInit(SamplingParams())))
+            grids = list(case.grids[slot]) if case.grids else []
+            self.program.init_slot(slot, slot_settings(SlotInit(SamplingParams(), grids=grids)))
             self.program.append_pages(slot, pages)
         firsts = list(itertools.accumulate((end for *_, end in sequences), initial=0))
         rows = len(sequences) if case.pools else firsts[-1]

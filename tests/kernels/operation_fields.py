@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
-    "caches": [(1, 1, 0, 0, DIM, 0, False, 0, False, False, 1, 0)],
+    "caches": [(1, 1, 0, 0, DIM, 0, False, 0, False, False, False, 1, 0)],
     "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,
@@ -41,7 +41,7 @@ GREEDY = slot_settings(SlotInit(SamplingParams(temperature=0.0, seed=1)))
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    latents = {"caches": [(1, 1, 0, 0, 2 * DIM, DIM, True, 0, False, False, 1, 0)]} if latent else {}
+    latents = {"caches": [(1, 1, 0, 0, 2 * DIM, DIM, True, 0, False, False, False, 1, 0)]} if latent else {}
     return Program(Team([-1]), None, SETTINGS | latents)
 
 
@@ -106,6 +106,9 @@ def fields() -> dict[str, dict[str, Any]]:
         "merge_rows": places("x", "out")
         | {"cols": HIDDEN, "item_bytes": 2, "side": 4, "factor": 2, "extra": 0}
         | {"many": False},
+        "mean_rows": places("x", "out")
+        | {"cols": HIDDEN, "side": 4, "factor": 2, "many": False, "shift": vector(), "weight": vector(), "eps": 1e-6},
+        "clamp": places("x", "out") | {"cols": HIDDEN, "rounded": True, "bounds": vector(2)},
         "narrow": places("x", "beside") | {"out": EXACT, "beside_out": EXACT},
         "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
         "layer_inputs": places("x", "out")

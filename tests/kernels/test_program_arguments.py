@@ -18,6 +18,7 @@ OPTIONAL |= {("moe_route", "correction"), ("reduce", "bias"), ("reduce", "post_n
 OPTIONAL |= {("narrow", "beside"), ("narrow", "beside_out"), ("layer_norm", "bias"), ("pool", "weight")}
 OPTIONAL |= {("linear", "adapters"), ("linear", "shrunk"), ("rope_store", "rope"), ("rope_store", "rope_rows")}
 OPTIONAL |= {("add_norm", "scale"), ("multiply", "x"), ("moe_route", "factors"), ("reduce", "scale")}
+OPTIONAL |= {("mean_rows", "shift"), ("mean_rows", "weight")}
 OPTIONAL |= {("rms_norm", "quantized"), ("rms_norm", "weight"), ("rope_store", "q_norm"), ("rope_store", "k_norm")}
 
 FIELDS = [(kind, field) for kind, fields in operation_fields.fields().items() for field in fields]

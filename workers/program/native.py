@@ -18,7 +18,14 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
-from numaserve.workers.program.ops.images import EmbedTaps, MergeRows, PlaceRows, RotaryRows
+from numaserve.workers.program.ops.images import (
+    Clamp,
+    EmbedTaps,
+    MeanRows,
+    MergeRows,
+    PlaceRows,
+    RotaryRows,
+)
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.ops.recurrent import (
@@ -222,6 +229,14 @@ def _place_rows(nodes: _Nodes, op: PlaceRows) -> dict[str, Any]:
     return {"rows": op.pool.rows, "cols": op.pool.cols}
 
 
+def _of_columns(nodes: _Nodes, op: MeanRows) -> dict[str, Any]:
+    return {"cols": op.x.cols}
+
+
+def _clamp(nodes: _Nodes, op: Clamp) -> dict[str, Any]:
+    return {"cols": op.x.cols, "rounded": op.rounded}
+
+
 def _merge_rows(nodes: _Nodes, op: MergeRows) -> dict[str, Any]:
     return {"cols": op.x.cols, "item_bytes": op.x.itemsize}
 
@@ -259,6 +274,8 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     RotaryRows: ("rotary_rows", _none),
     EmbedTaps: ("embed_taps", _none),
     MergeRows: ("merge_rows", _merge_rows),
+    MeanRows: ("mean_rows", _of_columns),
+    Clamp: ("clamp", _clamp),
     Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),
     LayerInputs: ("layer_inputs", _none),

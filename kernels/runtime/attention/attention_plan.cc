@@ -44,16 +44,24 @@ int64_t visible_pairs(Window window, int64_t start, int64_t end) {
   return pairs;
 }
 
+// Returns the number of pairs of a token of an image and a later token that it sees.
+int64_t later_pairs(Window window, const AttentionSequence& s) {
+  if (!window.images || s.image_ends == nullptr) return 0;
+  int64_t pairs = 0;
+  for (int32_t at = s.start; at < s.start + s.q_len; ++at) pairs += window.end(s, at) - at - 1;
+  return pairs;
+}
+
 // Returns the block after the last one that the token at `position` sees.
 int32_t end_block(Window window, const AttentionSequence& s, int32_t position) {
-  return static_cast<int32_t>(ceil_div(window.end(position, s.start + s.q_len), kAttentionBlock));
+  return static_cast<int32_t>(ceil_div(window.end(s, position), kAttentionBlock));
 }
 
 }  // namespace
 
 Range AttentionWork::first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const {
   const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
-  const int64_t pages = ceil_div(window.end(last, s.start + s.q_len), kPageTokens);
+  const int64_t pages = ceil_div(window.end(s, last), kPageTokens);
   const int32_t block = item.block >= 0 ? item.block : first_block(window, s.start + item.first_row / group);
   const int64_t begin = block * kBlockPages;
   return {begin, std::min<int64_t>(begin + kBlockPages, pages)};
@@ -86,10 +94,10 @@ Range AttentionPlanner::visible_blocks(const AttentionSequence& s, const Attenti
 
 // Returns the tokens that rows of `item` see.
 int64_t AttentionPlanner::visible_tokens(const AttentionSequence& s, const AttentionItem& item, Window window) const {
-  const int32_t group = this->group(item), end = s.start + s.q_len;
+  const int32_t group = this->group(item);
   const int32_t first = s.start + item.first_row / group;
   const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
-  return groups_.rank < 0 ? window.end(last, end) - window.first(first) : groups_.tokens(last + 1);
+  return groups_.rank < 0 ? window.end(s, last) - window.first(first) : groups_.tokens(last + 1);
 }
 
 int64_t AttentionPlanner::token_cost(const AttentionItem& item) const {
@@ -210,7 +218,7 @@ void AttentionPlanner::count(Sequences sequences, AttentionWork& work) const {
       continue;
     }
     work.positions += end - work.window.first(s.start);
-    work.pairs += visible_pairs(work.window, start, end);
+    work.pairs += visible_pairs(work.window, start, end) + later_pairs(work.window, s);
   }
 }
 

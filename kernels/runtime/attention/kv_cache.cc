@@ -34,10 +34,11 @@ void check_tables(std::span<const CacheKind> kinds, std::span<const int64_t> tab
     const auto first = std::find_if(kinds.begin(), kinds.end(), uses);
     if (table_pages[table] < 1 || first == kinds.end() || first->window.tokens == 0)
       throw std::invalid_argument("a window table must have pages, and layers with a window");
-    const auto [tokens, aligned, bidirectional] = first->window;
-    if (bidirectional) throw std::invalid_argument("layers with bidirectional attention cannot have a window table");
+    const Window window = first->window;
+    if (window.bidirectional)
+      throw std::invalid_argument("layers with bidirectional attention cannot have a window table");
     for (const CacheKind& kind : kinds)
-      if (uses(kind) && (kind.window.tokens != tokens || kind.window.aligned != aligned))
+      if (uses(kind) && (kind.window.tokens != window.tokens || kind.window.aligned != window.aligned))
         throw std::invalid_argument("layers that share a window table must have the same window");
   }
 }

@@ -243,7 +243,7 @@ int64_t seen(const AttentionArgs& a, const AttentionItem& item) {
   const AttentionSequence& s = a.sequences[item.sequence];
   const int32_t group = a.heads.count(item.kv_head);
   const int32_t first = s.start + item.first_row / group, last = s.start + (item.first_row + item.num_rows - 1) / group;
-  const int32_t begin = a.window.first(first), end = a.window.end(last, s.start + s.q_len);
+  const int32_t begin = a.window.first(first), end = a.window.end(s, last);
   if (item.block < 0 && a.block_group < 0) return end - begin;
   const int32_t step = block_step(a), from = item.block < 0 ? a.block_group : item.block;
   const int32_t blocks = item.block < 0 ? static_cast<int32_t>(ceil_div(end, kAttentionBlock)) : item.blocks;

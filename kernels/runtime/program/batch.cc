@@ -24,10 +24,11 @@ void Batch::clear() {
   }
 }
 
-void Batch::add(const Slot& slot, int32_t row, int32_t start, int32_t count) {
+void Batch::add(const Slot& slot, int32_t row, int32_t start, int32_t count, const int32_t* image_ends) {
   for (size_t i = 0; i < tables.size(); ++i) {
     auto& [sequences, runs] = tables[i];
-    sequences.push_back({.row = row, .q_len = count, .start = start, .pages = slot.tables[i].pages.data()});
+    sequences.push_back(
+        {.row = row, .q_len = count, .start = start, .pages = slot.tables[i].pages.data(), .image_ends = image_ends});
     for (int32_t position = start; position < start + count; position += runs.back().count)
       runs.push_back(page_run(sequences.back(), position, start + count));
   }

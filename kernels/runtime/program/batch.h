@@ -18,8 +18,8 @@ class Batch {
   Batch(const Capacity& capacity, std::span<const CacheKind> kinds, int32_t groups, int threads);
 
   void clear();
-  // Adds `count` rows of a slot, from `row` on, which begin at position `start`.
-  void add(const Slot& slot, int32_t row, int32_t start, int32_t count);
+  // Adds `count` rows of a slot, from `row` on, which begin at position `start`; `image_ends` as in AttentionSequence.
+  void add(const Slot& slot, int32_t row, int32_t start, int32_t count, const int32_t* image_ends = nullptr);
   // Plans the attention of the sequences in `tables`.
   void plan();
 

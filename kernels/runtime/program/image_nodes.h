@@ -1,4 +1,5 @@
-// Nodes of image input: rows of features in place of embeddings, and the patches of a tile that become one row.
+// Nodes of image input: rows of features in place of embeddings, patches of a tile that become one row, and bounds on
+// values of towers.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,38 @@ struct MergeRowsNode : Node {
   void run(Run& run, int thread) const override;
   Place x, out;
   int64_t row_bytes, item_bytes, side, factor;  // bytes of a row of `x`, and of a value
+};
+
+// The mean of the patches of each block of factor x factor, less `shift` and times `weight`, which may be null, and
+// with an `eps` above 0 the RMS norm of that. The nodes after it work on the rows of blocks.
+struct MeanRowsNode : Node {
+  MeanRowsNode(Place x_in, Place out_in, int64_t cols_in, int64_t side_in, int64_t factor_in, const float* shift_in,
+               const float* weight_in, float eps_in)
+      : Node("mean_rows"),
+        x(x_in),
+        out(out_in),
+        cols(cols_in),
+        side(side_in),
+        factor(factor_in),
+        shift(shift_in),
+        weight(weight_in),
+        eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, out;
+  int64_t cols, side, factor;
+  const float *shift, *weight;
+  float eps;
+};
+
+// Copies rows of fp32, or of bf16 if `rounded`, with values below `bounds[0]` or above `bounds[1]` replaced by these.
+struct ClampNode : Node {
+  ClampNode(Place x_in, Place out_in, int64_t cols_in, bool rounded_in, const float* bounds_in)
+      : Node("clamp"), x(x_in), out(out_in), cols(cols_in), rounded(rounded_in), bounds(bounds_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, out;
+  int64_t cols;
+  bool rounded;
+  const float* bounds;
 };
 
 }  // namespace numaserve

@@ -7,6 +7,14 @@
 #include "kernels/runtime/program/image_nodes.h"
 
 namespace numaserve::operation {
+namespace {
+
+void require_blocks(int64_t side, int64_t factor, const char* kind) {
+  require(factor > 0 && side > 0 && side % factor == 0, kind,
+          "the side of a tile must be a multiple of the side of a block");
+}
+
+}  // namespace
 
 void add(Program& p, const PlaceRows& f) {
   require(f.rows > 0 && f.cols > 0 && f.residual.ld >= f.cols && f.pool.ld >= f.cols, f.kKind,
@@ -34,13 +42,29 @@ void add(Program& p, const EmbedTaps& f) {
 }
 
 void add(Program& p, const MergeRows& f) {
-  require(f.factor > 0 && f.side > 0 && f.side % f.factor == 0, f.kKind,
-          "the side of a tile must be a multiple of the side of a block");
+  require_blocks(f.side, f.factor, f.kKind);
   require(f.cols > 0 && f.x.ld >= f.cols && f.out.ld >= f.cols * f.factor * f.factor, f.kKind,
           "the input or the output has too few columns");
   require(f.item_bytes == 2 || f.item_bytes == 4, f.kKind, "values must be bf16 or fp32");
   p.add(std::make_unique<MergeRowsNode>(f.x, f.out, f.cols * f.item_bytes, f.item_bytes, f.side, f.factor));
   p.merge(f.side * f.side, f.factor * f.factor, f.extra, f.many);
+}
+
+void add(Program& p, const MeanRows& f) {
+  require_blocks(f.side, f.factor, f.kKind);
+  require(f.cols > 0 && f.x.ld >= f.cols && f.out.ld >= f.cols, f.kKind, "the input or the output has too few columns");
+  require_size(f.shift, f.cols, f.kKind);
+  require_size(f.weight, f.cols, f.kKind);
+  p.add(std::make_unique<MeanRowsNode>(f.x, f.out, f.cols, f.side, f.factor, data_or_null(f.shift),
+                                       data_or_null(f.weight), f.eps));
+  p.merge(f.side * f.side, f.factor * f.factor, 0, f.many);
+}
+
+void add(Program& p, const Clamp& f) {
+  require(f.cols >= 0 && f.x.ld >= f.cols && f.out.ld >= f.cols, f.kKind,
+          "the input or the output has too few columns");
+  require_size(f.bounds, 2, f.kKind);
+  p.add(std::make_unique<ClampNode>(f.x, f.out, f.cols, f.rounded, f.bounds->padded.data()));
 }
 
 }  // namespace numaserve::operation

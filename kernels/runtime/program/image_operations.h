@@ -1,6 +1,7 @@
 // The operations of image input as data; see operations.h.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "kernels/runtime/program/operations.h"
@@ -56,7 +57,36 @@ struct MergeRows {
   }
 };
 
+// The means of these blocks, fp32 [rows of blocks, cols], less `shift` and times `weight`, for the nodes after it. With
+// an `eps` above 0 rows are normalised by their root mean square after that.
+struct MeanRows {
+  static constexpr const char* kKind = "mean_rows";
+  Place x, out;
+  int64_t cols, side, factor;
+  bool many;
+  std::optional<const PaddedVector*> shift, weight;
+  float eps;
+  void visit(auto&& field) {
+    field("x", x), field("out", out), field("cols", cols), field("side", side), field("factor", factor);
+    field("many", many), field("shift", shift), field("weight", weight), field("eps", eps);
+  }
+};
+
+// Rows of fp32, or of bf16 if `rounded`, whose values lie between the two `bounds`.
+struct Clamp {
+  static constexpr const char* kKind = "clamp";
+  Place x, out;
+  int64_t cols;
+  bool rounded;
+  const PaddedVector* bounds;
+  void visit(auto&& field) {
+    field("x", x), field("out", out), field("cols", cols), field("rounded", rounded), field("bounds", bounds);
+  }
+};
+
 void add(Program& p, const PlaceRows& f);
+void add(Program& p, const MeanRows& f);
+void add(Program& p, const Clamp& f);
 void add(Program& p, const RotaryRows& f);
 void add(Program& p, const EmbedTaps& f);
 void add(Program& p, const MergeRows& f);

@@ -42,7 +42,11 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
       max_positions_(limits.pages_per_slot() * kPageTokens),
       named_(static_cast<size_t>(limits.max_slots)),
       stored_(static_cast<size_t>(limits.num_snapshots)) {
-  for (const CacheKind& kind : kinds) takes_whole_ |= kind.window.bidirectional;
+  for (const CacheKind& kind : kinds) {
+    takes_whole_ |= kind.window.bidirectional;
+    whole_images_ |= kind.window.images;
+  }
+  if (whole_images_) image_ends_.resize(static_cast<size_t>(limits.max_step_tokens));
   const auto max_slots = static_cast<size_t>(limits.max_slots);
   plan.reserve(max_slots);
   segments.reserve(2 * max_slots + stored_.size());
@@ -107,6 +111,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
       refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
     if (s.tokens && !may_give_tokens_) refuse_slot(s, "asks for vectors of its tokens, but the model has none");
     check_whole(s);
+    check_images(s, slot);
     check_adapter(s, slot);
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
@@ -132,6 +137,31 @@ void Step::check_whole(const SequenceInput& s) const {
   } else if (takes_whole_ && (!whole || !s.pool)) {
     refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");
   }
+}
+
+void Step::check_images(const SequenceInput& s, const Slot& slot) const {
+  const std::vector<int32_t>& grids = slot.declared.grids;
+  const int64_t begin = s.start, end = begin + s.count;
+  for (size_t i = 0; whole_images_ && i + 2 < grids.size(); i += 3) {
+    const int64_t first = grids[i], last = first + int64_t{grids[i + 1]} * grids[i + 2];
+    if (first < end && last > begin && (first < begin || last > end))
+      refuse_slot(s, "has a part of an image, whose tokens see each other");
+  }
+}
+
+const int32_t* Step::list_image_ends(const SequenceInput& s, const Slot& slot, int32_t row) {
+  const std::vector<int32_t>& grids = slot.declared.grids;
+  if (!whole_images_ || grids.empty()) return nullptr;
+  int32_t* const ends = image_ends_.data() + row;
+  std::fill_n(ends, s.count, 0);
+  bool has_images = false;
+  for (size_t i = 0; i + 2 < grids.size(); i += 3) {
+    const int32_t count = grids[i + 1] * grids[i + 2], at = grids[i] - s.start;
+    if (at < 0 || at >= s.count) continue;
+    std::fill_n(ends + at, count, grids[i] + count);
+    has_images = true;
+  }
+  return has_images ? ends : nullptr;
 }
 
 void Step::check_adapter(const SequenceInput& s, const Slot& slot) const {
@@ -245,12 +275,13 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     const std::span<const int32_t> own = s.from_previous ? std::span(&slot.last_token, 1) : tokens_in.first(literal);
     tokens_in = tokens_in.subspan(literal);
     indices.add({.tokens = own, .start = s.start, .declared = slot.declared});
-    whole_.add(slot, row, s.start, s.count);
+    const int32_t* const image_ends = list_image_ends(s, slot, row);
+    whole_.add(slot, row, s.start, s.count, image_ends);
     divide_last();
     add_segments(s, row, slot);
     const size_t first_row = logit_rows.size();
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
-    if (narrowed_) add_narrowed(slot, first_row);
+    if (narrowed_) add_narrowed(slot, first_row, image_ends == nullptr ? nullptr : image_ends_.data());
     if (s.pool) {
       wants_tokens = wants_tokens || s.tokens;
       pooled_rows.push_back({row, s.count});
@@ -306,11 +337,11 @@ void Step::add_segments(const SequenceInput& s, int32_t row, Slot& slot) {
 }
 
 // Consecutive rows are attended together.
-void Step::add_narrowed(const Slot& slot, size_t first_row) {
+void Step::add_narrowed(const Slot& slot, size_t first_row, const int32_t* image_ends) {
   for (size_t begin = first_row, end = begin; begin < logit_rows.size(); begin = end) {
     for (++end; end < logit_rows.size() && logit_rows[end].row == logit_rows[end - 1].row + 1;) ++end;
-    narrowed_->add(slot, static_cast<int32_t>(begin), logit_rows[begin].position - 1,
-                   static_cast<int32_t>(end - begin));
+    narrowed_->add(slot, static_cast<int32_t>(begin), logit_rows[begin].position - 1, static_cast<int32_t>(end - begin),
+                   image_ends == nullptr ? nullptr : image_ends + logit_rows[begin].row);
   }
 }
 

@@ -166,6 +166,8 @@ class Step {
   void check_states(std::span<const SequenceInput> plan, SlotTable& slots);
   void check_marks(const SequenceInput& sequence);
   void check_whole(const SequenceInput& sequence) const;
+  void check_images(const SequenceInput& sequence, const Slot& slot) const;
+  const int32_t* list_image_ends(const SequenceInput& sequence, const Slot& slot, int32_t row);
   void check_adapter(const SequenceInput& sequence, const Slot& slot) const;
   void list_adapters(SlotTable& slots);
   void place_features(std::span<const SequenceInput> plan, std::span<const PlacedRows> placed);
@@ -173,7 +175,7 @@ class Step {
   void add_segments(const SequenceInput& sequence, int32_t row, Slot& slot);
   void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
                 std::span<const int32_t>& targets);
-  void add_narrowed(const Slot& slot, size_t first_row);
+  void add_narrowed(const Slot& slot, size_t first_row, const int32_t* image_ends);
   void divide_last();
 
   Limits limits_;
@@ -189,6 +191,10 @@ class Step {
   int64_t adapter_places_ = 0;
   std::vector<int32_t> adapters_, narrow_adapters_;
   bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole
+  // Whether tokens of an image see each other in some layers, so that an image must be whole; and for each row the end
+  // of its image, see AttentionSequence.
+  bool whole_images_ = false;
+  std::vector<int32_t> image_ends_;
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores
 };

@@ -1,12 +1,12 @@
-"""Operations of image input: rows of features in place of embeddings, rotary coordinates, interpolated positions, and
-the patches of a tile that become one row."""
+"""Operations of image input: rows of features in place of embeddings, rotary coordinates, interpolated positions, the
+patches of a tile that become one row, and bounds on values of towers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.program.buffers import Partial, Persistent, Residual, Tensor
+from numaserve.workers.program.buffers import Operand, Partial, Persistent, Residual, Tensor
 from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_rows
-from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Rope, Updates, Writes
+from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Rope, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.program.slots import RowIndex
 
@@ -59,26 +59,80 @@ class EmbedTaps(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeRows(Operation):
-    """out [tokens / factor², columns * factor²], bf16 or fp32 = the rows of each block of factor x factor patches of
-    `x` side by side. Each tile is a sequence of side x side patches, and blocks and patches are in the order of rows.
-    With `many` a sequence has any number of such tiles, one after the other. With `extra` rows after its tile, which
-    become nothing, a step has one sequence.
+class Merging(Operation):
+    """An operation that makes a row of each block of factor x factor patches. Each tile is a sequence of side x side
+    patches, and blocks and patches are in the order of rows. With `many` a sequence has any number of such tiles, one
+    after the other.
 
-    The operations after it work on the rows of blocks. It is the pixel shuffle of Idefics3 (Laurençon et al., 2024).
+    The operations after it work on the rows of blocks.
     """
 
-    x: Reads[Residual | Tensor]
-    out: Writes[Residual | Tensor]
     side: int
     factor: int
-    extra: int = 0
     many: bool = False
+
+    @property
+    def tile(self) -> int:
+        """The rows of a tile."""
+        return self.side**2
 
     @property
     def merged(self) -> int:
         """The number of rows that become one."""
         return self.factor * self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanRows(Merging):
+    """out, fp32 [tokens / factor², columns] = (the mean of the rows of each block of `x` - shift) * weight. With an
+    `eps` above 0 rows are divided by sqrt(mean(row²) + eps) after that."""
+
+    x: Reads[Residual]
+    out: Writes[Residual]
+    shift: Vector | None = None
+    weight: Vector | None = None
+    eps: float = 0.0
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Rows are read, and those of blocks are written."""
+        return [of_rows("mean_rows", self.x.cols * FP32 * (self.merged + 1) // self.merged)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clamp(Operation):
+    """out = `x` with values below the first of two `bounds`, or above the second one, replaced by these; fp32 or bf16,
+    [tokens, columns]."""
+
+    x: Reads[Residual | Tensor]
+    out: Writes[Residual | Tensor]
+    bounds: Vector
+
+    @property
+    def rounded(self) -> bool:
+        """Whether the values are bf16."""
+        return isinstance(self.x, Operand)
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Rows are copied."""
+        return [of_rows("clamp", 2 * self.x.cols * self.x.itemsize)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeRows(Merging):
+    """out [tokens / factor², columns * factor²], bf16 or fp32 = the rows of each block of `x` side by side. With
+    `extra` rows after its tile, which become nothing, a step has one sequence.
+
+    It is the pixel shuffle of Idefics3 (Laurençon et al., 2024).
+    """
+
+    x: Reads[Residual | Tensor]
+    out: Writes[Residual | Tensor]
+    extra: int = 0
+
+    @property
+    def tile(self) -> int:
+        """See `Merging`."""
+        return self.side**2 + self.extra
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Rows are copied."""

@@ -29,7 +29,7 @@ from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSource, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
-from numaserve.workers.program.ops.images import MergeRows
+from numaserve.workers.program.ops.images import Merging
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import (
     Embed,
@@ -338,5 +338,5 @@ class ProgramBuilder(ExpertRecorder, ImageRecorder, LatentRecorder, PoolRecorder
             yield operation, costs if of_some is None else [of_some(cost) for cost in costs]
             if isinstance(operation, Narrow | Pool):
                 of_some = of_logit_rows
-            elif isinstance(operation, MergeRows):
+            elif isinstance(operation, Merging):
                 of_some = partial(of_merged_rows, merged=operation.merged)

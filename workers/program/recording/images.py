@@ -1,11 +1,19 @@
 """Image input, in the vocabulary of the Program builder."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
-from numaserve.workers.program.buffers import Partial, Persistent, Residual, Tensor
+from numaserve.workers.program.buffers import Columns, Partial, Persistent, Residual, Tensor
 from numaserve.workers.program.cost import BF16
-from numaserve.workers.program.ops.base import Matrix, Rope
-from numaserve.workers.program.ops.images import EmbedTaps, MergeRows, PlaceRows, RotaryRows
+from numaserve.workers.program.ops.base import Matrix, Rope, Vector
+from numaserve.workers.program.ops.images import (
+    Clamp,
+    EmbedTaps,
+    MeanRows,
+    MergeRows,
+    PlaceRows,
+    RotaryRows,
+)
 from numaserve.workers.program.ops.rows import Given
 from numaserve.workers.program.recording.recorder import Recorder
 from numaserve.workers.program.slots import RowIndex
@@ -51,10 +59,49 @@ class ImageRecorder(Recorder):
 
         Raises `ValueError` for a side that is no multiple of the factor.
         """
-        if factor < 1 or side < 1 or side % factor:
-            raise ValueError(f"the side of a tile must be a multiple of {factor} patches, not {side}")
-        merged = factor * factor
+        merged = _merged(side, factor)
         out = type(x)(x.rows // merged, x.cols * merged, x.itemsize)
         self.operations.append(MergeRows(x=x, out=out, side=side, factor=factor, extra=extra, many=many))
         self.is_narrow = True
         return out
+
+    def mean_rows(
+        self,
+        x: Residual,
+        *,
+        side: int,
+        factor: int,
+        many: bool = False,
+        shift: Vector | None = None,
+        weight: Vector | None = None,
+        eps: float = 0.0,
+    ) -> Residual:
+        """(The mean of each block of factor x factor patches - shift) * weight: fp32 [tokens / factor², columns]. With
+        an `eps` above 0 it is the RMS norm of that, without a weight. All the rest is as for `merge_rows`."""
+        out = Residual(x.rows // _merged(side, factor), x.cols, 4)
+        mean = MeanRows(x=x, out=out, side=side, factor=factor, many=many, shift=shift, weight=weight, eps=eps)
+        self.operations.append(mean)
+        self.is_narrow = True
+        return out
+
+    def clamped(self, x: _Rows, bounds: Vector) -> _Rows:
+        """`x` with values between two `bounds`, of its shape and type."""
+        out = type(x)(x.rows, x.cols, x.itemsize)
+        self.operations.append(Clamp(x=x, out=out, bounds=bounds))
+        return out
+
+    def clamped_beside(self, parts: Sequence[tuple[Tensor, Vector]]) -> Tensor:
+        """fp32 tensors side by side, each with values between its two bounds: fp32 [tokens, columns of all]."""
+        first = 0
+        out = Tensor(parts[0][0].rows, sum(x.cols for x, _ in parts), 4)
+        for x, bounds in parts:
+            place = Columns(x.rows, x.cols, 4, of=out, first=first)
+            self.operations.append(Clamp(x=x, out=place, bounds=bounds))
+            first += x.cols
+        return out
+
+
+def _merged(side: int, factor: int) -> int:
+    if factor < 1 or side < 1 or side % factor:
+        raise ValueError(f"the side of a tile must be a multiple of {factor} patches, not {side}")
+    return factor * factor

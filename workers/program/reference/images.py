@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from numaserve.workers.program.ops.base import Operation
-from numaserve.workers.program.ops.images import MergeRows, PlaceRows
+from numaserve.workers.program.ops.images import Merging, PlaceRows
 
 # Index of the sequence in the plan, the first of some positions, their number, and the first row of the pool.
 PlacedTuple = tuple[int, int, int, int]
@@ -25,8 +25,7 @@ class ImageRows(NamedTuple):
     def of(cls, operations: Sequence[Operation]) -> ImageRows:
         """Return the rows of a program of `operations`."""
         pools = (each.pool.rows for each in operations if isinstance(each, PlaceRows))
-        merges = (each for each in operations if isinstance(each, MergeRows))
-        tiles = ((each.side**2 + each.extra, each.side**2, each.many) for each in merges)
+        tiles = ((each.tile, each.side**2, each.many) for each in operations if isinstance(each, Merging))
         return cls(next(pools, 0), *next(tiles, (0, 0, False)))
 
 
@@ -48,6 +47,15 @@ def coordinates(grids: Sequence[int], position: int) -> tuple[int, int, int]:
             return first - behind, first - behind + row, first - behind + column
         behind += height * width - max(height, width)
     return position - behind, position - behind, position - behind
+
+
+def image_end(grids: Sequence[int], position: int) -> int:
+    """Return the position after the last row of the image that has a row at `position`; 0 for a position of no
+    image."""
+    for first, height, width in zip(grids[::3], grids[1::3], grids[2::3], strict=True):
+        if first <= position < first + height * width:
+            return first + height * width
+    return 0
 
 
 def feature_rows(sequences: Sequence[Sequence[int]], placed: Sequence[PlacedTuple], pool_rows: int) -> dict[int, int]:

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, NO_ADAPTER, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.program.reference.images import NO_IMAGES, ImageRows, PlacedTuple, coordinates, feature_rows
+from numaserve.workers.program.reference.images import (
+    NO_IMAGES,
+    ImageRows,
+    PlacedTuple,
+    coordinates,
+    feature_rows,
+    image_end,
+)
 from numaserve.workers.program.reference.segments import (
     Segment,
     SequenceStates,
@@ -232,6 +239,7 @@ def _check(
         _check_pages(setup, slots, row)
         _check_drafts(slots, row, count)
         _check_whole(setup, row, count, images)
+        _check_images(setup, slots, row)
     is_lone = images.tile > images.patches
     _require(not is_lone or len(sequences) <= 1, "the step has more than one tile with tokens that are no patches")
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
@@ -292,6 +300,14 @@ def _check_whole(setup: ProgramSetup, row: list[int], drafts: int, images: Image
         or (start == 0 and drafts == 0 and end in (END_POOL, END_POOL_TOKENS)),
         f"slot {number} of the step is not a whole sequence to be pooled, which bidirectional attention needs",
     )
+
+
+def _check_images(setup: ProgramSetup, slots: SlotTable, row: list[int]) -> None:
+    number, start, count, *_ = row
+    if any(kind.window.images for kind in setup.shape.caches):
+        grids = slots.at(number).init.get("grids", [])
+        is_cut = image_end(grids, start - 1) > start or image_end(grids, start + count - 1) > start + count
+        _require(not is_cut, f"slot {number} of the step has a part of an image, whose tokens see each other")
 
 
 def _require(holds: bool, message: str) -> None:

@@ -1,6 +1,6 @@
 """Rope, the writing of keys and values, and attention over pages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from numaserve.workers.interface.protocol import PAGE_SIZE
@@ -8,6 +8,7 @@ from numaserve.workers.interface.windows import ALL, Window
 from numaserve.workers.program.buffers import padded
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Rope, Vector
+from numaserve.workers.program.reference.images import image_end
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 from numaserve.workers.program.reference.step import SequenceRows
@@ -85,9 +86,10 @@ def attention(run: Run, op: Attention) -> None:
     how = Softmax(op.scale, op.softcap, sinks)
     for each in run.step.whole if heads.query else ():
         first = kind.window.first_page(each.start)
-        held = run.kv.load(op.cache, each, first)
-        keys, values = held[..., : heads.dim], held[..., (0 if heads.is_latent else heads.dim) :][..., : heads.values]
         sees = seen(each, kind.window)[:, first * PAGE_SIZE :]
+        # A row of logits may be of an image, whose later tokens it sees.
+        held = run.kv.load(op.cache, replace(each, count=first * PAGE_SIZE + sees.shape[1] - each.start), first)
+        keys, values = held[..., : heads.dim], held[..., (0 if heads.is_latent else heads.dim) :][..., : heads.values]
         for begin in range(0, each.count, _ROWS):
             rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
             out[rows], _ = attended(q[rows], keys, values, sees[begin : begin + _ROWS], how)
@@ -97,9 +99,11 @@ def attention(run: Run, op: Attention) -> None:
 
 def seen(sequence: SequenceRows, window: Window = ALL) -> torch.Tensor:
     """[new tokens, positions]: the tokens that each sees."""
-    rows, columns = range(sequence.start, sequence.end), torch.arange(sequence.end)[None]
+    rows = range(sequence.start, sequence.end)
+    grids = sequence.slot.init.get("grids", []) if window.images else []
     first = torch.tensor([window.first(row) for row in rows])[:, None]
-    end = torch.tensor([window.end(row, sequence.end) for row in rows])[:, None]
+    end = torch.tensor([max(window.end(row, sequence.end), image_end(grids, row)) for row in rows])[:, None]
+    columns = torch.arange(int(end.max()))[None]
     return (columns >= first) & (columns < end)
 
 

@@ -1,7 +1,15 @@
 """Operations of image input."""
 
 import torch
-from numaserve.workers.program.ops.images import EmbedTaps, MergeRows, PlaceRows, RotaryRows
+from numaserve.workers.program.ops.images import (
+    Clamp,
+    EmbedTaps,
+    MeanRows,
+    MergeRows,
+    Merging,
+    PlaceRows,
+    RotaryRows,
+)
 from numaserve.workers.program.reference.run import Run
 
 
@@ -37,9 +45,35 @@ def embed_taps(run: Run, op: EmbedTaps) -> None:
 
 def merge_rows(run: Run, op: MergeRows) -> None:
     """The patches of each block next to each other; what follows sees a step of blocks."""
-    blocks = op.side // op.factor
     rows = run.get(op.x)
-    tiles = rows[: len(rows) - op.extra].unflatten(0, (-1, blocks, op.factor, blocks, op.factor))
-    run.put(op.out, tiles.permute(0, 1, 3, 2, 4, 5).flatten(3).flatten(0, 2))
+    run.put(op.out, _in_blocks(rows[: len(rows) - op.extra], op).flatten(1))
+    _pass_blocks(run, op)
+
+
+def mean_rows(run: Run, op: MeanRows) -> None:
+    """The mean of the patches of each block, shifted and weighted; what follows sees a step of blocks."""
+    mean = _in_blocks(run.get(op.x), op).mean(dim=1)
+    shift, weight = run.optional(op.shift), run.optional(op.weight)
+    mean = mean if shift is None else mean - shift
+    mean = mean if weight is None else mean * weight
+    run.put(op.out, mean * (mean.pow(2).mean(-1, keepdim=True) + op.eps).rsqrt() if op.eps else mean)
+    _pass_blocks(run, op)
+
+
+def clamp(run: Run, op: Clamp) -> None:
+    """Values between the bounds, rounded to bf16 as the input is."""
+    low, high = run.weights.values(op.bounds)
+    values = run.get(op.x).clamp(low, high)
+    run.put(op.out, run.numbers.bf16(values) if op.rounded else values)
+
+
+def _in_blocks(x: torch.Tensor, op: Merging) -> torch.Tensor:
+    """Return the rows of patches by blocks: [blocks, patches of a block, columns]."""
+    blocks = op.side // op.factor
+    tiles = x.unflatten(0, (-1, blocks, op.factor, blocks, op.factor))
+    return tiles.permute(0, 1, 3, 2, 4, 5).flatten(3, 4).flatten(0, 2)
+
+
+def _pass_blocks(run: Run, op: Merging) -> None:
     if run.step.merged == 1:  # a program may merge several rows of each patch
         run.step = run.step.merged_rows(op.merged)

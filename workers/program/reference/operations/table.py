@@ -8,7 +8,14 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
-from numaserve.workers.program.ops.images import EmbedTaps, MergeRows, PlaceRows, RotaryRows
+from numaserve.workers.program.ops.images import (
+    Clamp,
+    EmbedTaps,
+    MeanRows,
+    MergeRows,
+    PlaceRows,
+    RotaryRows,
+)
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.ops.recurrent import (
@@ -86,6 +93,8 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     RotaryRows: images.rotary_rows,
     EmbedTaps: images.embed_taps,
     MergeRows: images.merge_rows,
+    MeanRows: images.mean_rows,
+    Clamp: images.clamp,
     Narrow: streams.narrow,
     AddNorm: streams.add_norm,
     LayerInputs: streams.layer_inputs,

@@ -1,7 +1,9 @@
 """The images of a prompt, as the scheduler knows them."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from numaserve.server.scheduler.cache.keys import Key, content_key
@@ -47,6 +49,21 @@ class PlacedTile(NamedTuple):
             first, last = max(start, at), min(end, at + cols)
             if first < last:
                 yield first, last - first, row * cols + first - at
+
+
+def image_across(images: Sequence[PlacedTile], position: int) -> PlacedTile | None:
+    """Return the image that has rows before `position` and from there on; None if there is none."""
+    index = bisect_right(images, position, key=attrgetter("end"))
+    found = images[index] if index < len(images) else None
+    return found if found is not None and found.start < position else None
+
+
+def outside_images(images: Sequence[PlacedTile], position: int, size: int) -> int:
+    """Return the last end of a page of `size` tokens, at most `position`, that is within no image. `position` is the
+    end of a page, too."""
+    while (image := image_across(images, position)) is not None:
+        position = image.start // size * size
+    return position
 
 
 def keys_of(tokens: Sequence[int], images: Sequence[PlacedTile], most: int) -> list[Key]:

@@ -10,9 +10,10 @@ from numaserve.server.scheduler.cache.holdings import Holdings
 from numaserve.server.scheduler.cache.keys import PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.page_allocator import PageAllocator
-from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree, ancestor
 from numaserve.server.scheduler.cache.window_pages import WindowPages
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.images import outside_images
 from numaserve.server.scheduler.marking import Marking
 from numaserve.server.scheduler.sequence import AnchorStats, SchedulerConfig, Sequence, SnapshotStats, WindowStats
 from numaserve.server.scheduler.window_tables import WindowTables
@@ -88,7 +89,7 @@ class KVCache:
         computing it twice.
         """
         matched = self._matched(seq)
-        node = self._usable(matched)
+        node = self._usable(seq, matched)
         if node in self._fresh:
             return False
         self.tree.lock(node)
@@ -115,7 +116,7 @@ class KVCache:
 
         It is tried: what they share with those who stay, or with `seq`, does not become free, and cannot be added up.
         """
-        node = self._usable(self._matched(seq))
+        node = self._usable(seq, self._matched(seq))
         self.tree.lock(node)
         need = self._need(seq, node) + headroom
         unlocked: list[Node] = []
@@ -288,7 +289,7 @@ class KVCache:
         node = self._matched(seq)
         while node.parent is not None and not node.trusted:
             node = node.parent
-        return TrustedPrefix(node, self._usable(node).depth)
+        return TrustedPrefix(node, self._usable(seq, node).depth)
 
     def adopt(self, parent: Node, page: FoundPage) -> Node:
         """Give the tree a page after those of `parent`, as `RadixTree.insert` does; it is free if the tree has one."""
@@ -304,14 +305,27 @@ class KVCache:
 
     def reusable(self, seq: Sequence) -> int:
         """Return the number of tokens of `seq` that would not be computed, were it admitted now."""
-        return self._usable(self._matched(seq)).depth * self._config.page_size
+        return self._usable(seq, self._matched(seq)).depth * self._config.page_size
 
     def _matched(self, seq: Sequence) -> Node:
         return self.tree.match_prefix(seq.request.scope, seq.keys, self.max_cached_pages(seq))
 
-    def _usable(self, matched: Node) -> Node:
-        """Return the deepest node after which a sequence that has the pages of `matched` can begin."""
-        return matched if self.anchors is None else self.anchors.deepest(matched)
+    def _usable(self, seq: Sequence, matched: Node) -> Node:
+        """Return the deepest node after which a sequence that has the pages of `matched` can begin: not within an image
+        whose tokens see each other."""
+        while True:
+            node = matched if self.anchors is None else self.anchors.deepest(matched)
+            matched = ancestor(node, self.whole_pages(seq, node.depth))
+            if matched is node:
+                return node
+
+    def whole_pages(self, seq: Sequence, pages: int) -> int:
+        """Return the number of the first `pages` of a sequence that end in no image whose rows must be whole in a
+        step."""
+        if not self._config.whole_images:
+            return pages
+        size = self._config.page_size
+        return outside_images(seq.request.images, pages * size, size) // size
 
     def _need(self, seq: Sequence, cached: Node) -> int:
         """Return the number of new pages that all tokens take after the cached ones."""

@@ -6,8 +6,9 @@ from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.holdings import Tail
 from numaserve.server.scheduler.cache.mark_kinds import TURN_KINDS, MarkKind
 from numaserve.server.scheduler.cache.marks import Mark, Marks
-from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree, ancestor
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.images import outside_images
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.window_tables import WindowTables
 from numaserve.workers.interface.protocol import StateWork
@@ -42,6 +43,7 @@ class Marking:
     ) -> None:
         """Make marks for `anchors`, which hold pages of `windows` if there are window tables."""
         self._size = config.page_size
+        self._whole_images = config.whole_images
         self._has_states = config.capacity.num_snapshots > 0
         self._between = config.tokens_between_marks
         self._tree = tree
@@ -59,12 +61,18 @@ class Marking:
                 marks.unproven.append(anchor)
         size, start = self._size, found.depth * self._size
         for position in range(start // self._between * self._between + self._between, seq.prompt_len, self._between):
-            marks.want(position, MarkKind.LONG)
+            self._want(seq, marks, start, position, MarkKind.LONG)
         if matched.depth - found.depth >= WORTH_PAGES:
-            marks.want(matched.depth * size, MarkKind.PREFIX)
-        before_end = (seq.prompt_len - size // 2) // size * size
-        if before_end > start:
-            marks.want(before_end, MarkKind.PROMPT)
+            self._want(seq, marks, start, matched.depth * size, MarkKind.PREFIX)
+        self._want(seq, marks, start, (seq.prompt_len - size // 2) // size * size, MarkKind.PROMPT)
+
+    def _want(self, seq: Sequence, marks: Marks, start: int, position: int, kind: MarkKind) -> None:
+        """Want a mark at `position`, or before an image that a sequence cannot go on within, if that is after
+        `start`."""
+        if self._whole_images:
+            position = outside_images(seq.request.images, position, self._size)
+        if position > start:
+            marks.want(position, kind)
 
     def plan(self, seq: Sequence, length: int, index: int) -> list[StateWork]:
         """Plan the marks in the next `length` known positions of the sequence, which is at `index` of the plan. Return
@@ -99,9 +107,9 @@ class Marking:
             if mark.position > node.depth * self._size:
                 self._anchors.free(mark.holding)
             else:
-                self._give(seq, marks, mark, _ancestor(node, mark.position // self._size))
+                self._give(seq, marks, mark, ancestor(node, mark.position // self._size))
         if 0 < marks.missed <= node.depth * self._size:
-            self._anchors.made(_ancestor(node, marks.missed // self._size), MarkKind.OUTPUT)
+            self._anchors.made(ancestor(node, marks.missed // self._size), MarkKind.OUTPUT)
         if not self._has_states:
             self._leave(seq, marks, node)
 
@@ -166,7 +174,7 @@ class Marking:
     def _node(self, seq: Sequence, depth: int) -> Node | None:
         """Return the node of the sequence's page that ends `depth` pages after its beginning, if the tree has it."""
         if seq.node is not None and seq.node.depth >= depth:
-            return _ancestor(seq.node, depth)
+            return ancestor(seq.node, depth)
         node = self._tree.match_prefix(seq.request.scope, seq.keys, depth)
         return node if node.depth == depth else None
 
@@ -181,12 +189,6 @@ class Marking:
         if anchor is not None and marks.began is not None and mark.kind in TURN_KINDS:
             self._anchors.superseded(marks.began)
         return anchor is not None
-
-
-def _ancestor(node: Node, depth: int) -> Node:
-    while node.depth > depth and node.parent is not None:
-        node = node.parent
-    return node
 
 
 def _marks_of(seq: Sequence) -> Marks:

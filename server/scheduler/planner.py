@@ -26,6 +26,7 @@ class Planner:
         speculation: Speculation | None = None,
     ) -> None:
         self._stages = config.stages
+        self._whole_rows = config.whole_rows
         self._workers_draft = config.worker_drafter is not None
         self._speculation = speculation
         self._kv = kv
@@ -91,13 +92,17 @@ class Planner:
         # Ahead of an answer the front end mostly cannot draft, and the remaining tokens need not be counted.
         some = self._workers_draft or any(not seq.position.pending for seq in running)
         decodes = [seq for seq in running if seq.num_remaining == 1 and seq.position.wants_sample] if some else []
-        rows = step.budget.beyond(len(running))
+        rows = step.budget.beyond(len(running) + self._whole_rows * self._have_images())
         if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
             rows //= 2
         proposal = self._speculation.propose(decodes, DraftBudget(rows, step.in_flight.step_id))
         step.reading, step.in_flight.expected = proposal.reading, proposal.expected
         step.unchecked = proposal.unchecked
         return proposal.drafts
+
+    def _have_images(self) -> bool:
+        """Return whether prompts have rows of images to compute, or may have some."""
+        return bool(self._running_set.before_images or self._waiting)
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
         """Plan chunks of `prompts`, and of waiting sequences. Return the sequences that begin for the first time."""

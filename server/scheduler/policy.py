@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import StepWork
+from numaserve.server.scheduler.images import image_across
 from numaserve.server.scheduler.sequence import ECONOMICAL_STEP_S, SchedulerConfig, Sequence
 from numaserve.server.scheduler.step_time import StepTime
 from numaserve.server.scheduler.tower_runs import TowerRuns
@@ -41,6 +42,9 @@ class StepBudget:
     all chunks of prompts with images: a reserve for runs alone was rejected, since one step in fifteen next to an image
     has a chunk. Where the next position of a prefill needs such a run, the step has as many parts of it as fit next to
     decodes, and the first prefill at least one, so that an image ends. Without decodes the run is planned whole.
+
+    Where tokens of an image see each other, a chunk ends before an image that it has no space or time for, and an image
+    at its beginning is its least part.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class StepBudget:
         self._most_tokens = self._tokens = config.shared_step_tokens if tokens is None else tokens
         # What is left of the shortest limit on a step; where that is the only limit, the same as `_tokens`.
         self._short = config.shortest_limit
+        self._whole_rows = config.whole_rows
         self._rows = config.capacity.max_logit_rows
         self._time = StepTime(config, costs, work, draft_costs, tower)
         self._tower = tower
@@ -78,9 +83,12 @@ class StepBudget:
         return not self._whole_prompts or seq.num_remaining <= self._tokens or self._tokens == self._most_tokens
 
     def begins(self, seq: Sequence, start: int) -> bool:
-        """Return whether the features for the position `start` of a prompt are found, or can be made in this step."""
+        """Return whether the features for the position `start` of a prompt are found, or can be made in this step, and
+        whether there is space for an image there that must be whole."""
         if self._tower is None or not seq.request.images:
             return True
+        if self._least(seq, start) > self._tokens:
+            return False
         ahead = self._tower.ahead(seq, start, start + 1)
         return ahead.end > start and not (ahead.runs and self._has_prefill and not self._has_time(seq, start))
 
@@ -121,8 +129,10 @@ class StepBudget:
             return Chunk(remaining, sample=False, logprob_rows=0)
         length = min(remaining, self._tokens)
         if remaining > 1:
+            least = self._least(seq, seq.position.computed)
             length = self._spare_newcomers(seq, self._with_places(seq, length))
             length = self._with_runs(seq, self._in_time(seq, length))
+            length = max(least, self._before_image(seq, length))
             self._has_prefill = True
         else:
             self._has_decodes = True
@@ -135,6 +145,18 @@ class StepBudget:
         self._spend(length)
         self._rows -= logprob_rows + sample
         return Chunk(length, sample, logprob_rows)
+
+    def _least(self, seq: Sequence, start: int) -> int:
+        """Return the fewest positions of a prompt from `start` on that can be computed: those of an image there that
+        must be whole in a step."""
+        across = image_across(seq.request.images, start + 1) if self._whole_rows else None
+        return 1 if across is None else across.end - start
+
+    def _before_image(self, seq: Sequence, length: int) -> int:
+        """Return the number of a prefill's next `length` positions before an image that must be whole, and is not."""
+        start = seq.position.computed
+        across = image_across(seq.request.images, start + length) if self._whole_rows else None
+        return length if across is None else max(across.start - start, 0)
 
     def _spare_newcomers(self, seq: Sequence, length: int) -> int:
         """Return the number of a prefill's next `length` positions that newcomers may wait for. The step ends with

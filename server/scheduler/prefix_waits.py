@@ -87,5 +87,6 @@ class PrefixWaits:
         ours, theirs = seq.keys, other.keys
         parts = range(0, pages * size, size)
         shared = next((part for part in parts if ours[part : part + size] != theirs[part : part + size]), pages * size)
+        shared = self._kv.whole_pages(seq, shared // size) * size
         may_wait = shared > seq.waited_to or other.turn < seq.waits_below
         return shared // size if shared > at.computed and may_wait else 0

@@ -49,6 +49,9 @@ class SchedulerConfig:
     rows_per_tile: int = 0  # feature rows of a tile of an image; 0: the model reads no images
     placeholder: int | None = None  # the token that stands for a feature row; never a draft token
     stages: int = 1  # pipeline stages, each of which can run a plan of its own
+    # Tokens of an image see later ones of the same image: its rows are whole in a step, and no sequence goes on within
+    # them.
+    whole_images: bool = False
 
     def __post_init__(self) -> None:
         capacity, most = self.capacity, self.shared_step_tokens
@@ -65,6 +68,8 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1, not {size}")
         if capacity.feature_tiles and self.rows_per_tile < 1:
             raise ValueError(f"rows_per_tile must be at least 1 with feature tiles, not {self.rows_per_tile}")
+        if self.whole_images and self.shortest_limit <= self.rows_per_tile:
+            raise ValueError(f"a step of {self.shortest_limit} tokens takes no image of {self.rows_per_tile} rows")
         if self.least_step_tokens is not None and not 1 <= self.least_step_tokens <= most:
             raise ValueError(f"least_step_tokens must be between 1 and {most}, not {self.least_step_tokens}")
         if self.whole_prompts and (
@@ -98,8 +103,15 @@ class SchedulerConfig:
 
     @property
     def max_running(self) -> int:
-        """The most sequences that run at once: each must find a token and a logit row in every step."""
-        return min(self.capacity.max_slots, self.shortest_limit, self.capacity.max_logit_rows)
+        """The most sequences that run at once: each must find a token and a logit row in every step, next to an image
+        that is whole in a step."""
+        tokens = self.shortest_limit - self.whole_rows
+        return min(self.capacity.max_slots, tokens, self.capacity.max_logit_rows)
+
+    @property
+    def whole_rows(self) -> int:
+        """The most rows of an image that must be in one step; 0: an image may be cut."""
+        return self.rows_per_tile if self.whole_images else 0
 
     @property
     def shortest_limit(self) -> int:

@@ -18,13 +18,14 @@ Channels = tuple[float, float, float]  # red, green, blue
 # The texts of special tokens around the placeholders of an image; "plain": the chat template writes them all.
 ImageText = Literal["plain", "idefics3", "pixtral", "llama4"]
 _FEW_ROWS = 64  # of features of an image whose details do not matter
+_FEWEST_FILLED = 70  # rows of features, the fewest for which the processor of Gemma 4 has a setting
 
 
 class Tiles(msgspec.Struct, frozen=True, tag="tiles"):
     """The sizes of images that become square tiles of one size, and the whole image as one of these."""
 
     side: int  # pixels
-    longest_edge: int  # of the whole image before it is split
+    longest_edge: int  # of the whole image before it is split; 0: it becomes a tile at once
     split: bool  # whether an image is split into tiles
     rows: int  # of features of a tile
 
@@ -92,6 +93,7 @@ class Grid(msgspec.Struct, frozen=True, tag="grid"):
     square: int  # pixels of a side
     least_pixels: int
     pixels: int  # the most of a tile
+    fills: bool = False  # an image becomes about as large as the largest one, however small it is
 
     @property
     def rows(self) -> int:
@@ -131,14 +133,15 @@ class Grid(msgspec.Struct, frozen=True, tag="grid"):
 
     def low(self) -> Grid:
         """The sizes of images whose details do not matter."""
-        return msgspec.structs.replace(self, pixels=self.smallest)
+        low = _FEWEST_FILLED * self.square**2 if self.fills else self.smallest
+        return msgspec.structs.replace(self, pixels=min(self.pixels, low))
 
     def within(self, pixels: int) -> Grid:
         """The sizes where an image has at most as many pixels."""
         return msgspec.structs.replace(self, pixels=min(self.pixels, pixels))
 
 
-class Fitted(Grid, frozen=True, tag="fitted"):
+class Fitted(Grid, frozen=True, kw_only=True, tag="fitted"):
     """The sizes of images that are one tile each and keep their size unless an edge has more than `longest_edge`
     pixels. Edges are rounded up to whole squares."""
 
@@ -147,11 +150,20 @@ class Fitted(Grid, frozen=True, tag="fitted"):
     @classmethod
     def within_edge(cls, square: int, longest_edge: int) -> Fitted:
         """Return the sizes with no other bound than the longest edge."""
-        return cls(square, square**2, (-(-longest_edge // square) * square) ** 2, longest_edge)
+        return cls(square, square**2, (-(-longest_edge // square) * square) ** 2, longest_edge=longest_edge)
 
     def low(self) -> Fitted:
         """See `Grid`. The processors of such images have no least size, so it is the usual one of other models."""
         return msgspec.structs.replace(self, pixels=min(self.pixels, _FEW_ROWS * self.square**2))
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The text around the rows of features of an image, where a model's processor writes it."""
+
+    begin: int  # the id of the token before the rows
+    end: int  # of the token after them
+    around: str = ""  # the text before and after both
+    marks: bool = False  # chat templates write the first token for an image, not the placeholder
 
 
 @dataclass(frozen=True)
@@ -171,6 +183,10 @@ class ImageInput:
     token: int  # the id of the placeholder
     text: ImageText = "plain"
     in_bf16: bool = False  # the processor computes in bf16
+    frame: Frame | None = None
+    # Tokens of an image see later ones of the same image: its rows are whole in a step, and no sequence goes on within
+    # them.
+    whole: bool = False
 
     @property
     def rows_per_tile(self) -> int:

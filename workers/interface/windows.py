@@ -27,12 +27,14 @@ class Window(NamedTuple):
     """The positions that a token attends to: the last `tokens`, its own included, or 0 for all.
 
     With `aligned` these are the positions from the last multiple of `tokens` on. With `bidirectional` they are
-    `tokens` positions on either side, or all of a sequence, which is then whole in a step.
+    `tokens` positions on either side, or all of a sequence, which is then whole in a step. With `images` a token of an
+    image sees the later ones of the same image too, and an image is whole in a step.
     """
 
     tokens: int = 0
     aligned: bool = False
     bidirectional: bool = False
+    images: bool = False
 
     def first(self, position: int) -> int:
         """Return the first position that the token at `position` attends to."""

@@ -16,7 +16,7 @@ from numaserve.workers.planning import reference
 from numaserve.workers.planning.activations import activation_notes
 from numaserve.workers.planning.adapters import adapter_notes
 from numaserve.workers.planning.images import ImageMemory
-from numaserve.workers.planning.needs import ring_slot_bytes, shared_step_tokens
+from numaserve.workers.planning.needs import ring_slot_bytes, shared_step_tokens, with_whole_images
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.stages import StageMemory, check_stages, fit_stages, least_capacity
@@ -86,6 +86,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     draft model with recurrent layers.
     """
     check_stages(options)
+    options = with_whole_images(options, model)
     shortest_step = options.max_step_tokens
     placement = place(options, topology)
     model.check_served()

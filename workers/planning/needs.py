@@ -90,6 +90,15 @@ def shared_step_tokens(options: DeploymentOptions) -> int:
     return max(options.max_step_tokens, options.max_running_requests)
 
 
+def with_whole_images(options: DeploymentOptions, model: ModelConfig) -> DeploymentOptions:
+    """Return the options with steps that have space for a token of every running request and for an image, where the
+    rows of an image must be in one step."""
+    if model.images is None or not model.images.whole:
+        return options
+    least = options.max_running_requests + model.images.rows_per_tile
+    return replace(options, max_step_tokens=max(options.max_step_tokens, least))
+
+
 def step_tokens(options: DeploymentOptions, model: ModelConfig) -> int:
     """Return the most tokens of a step. A bidirectional model computes its longest prompt in one step."""
     shared = shared_step_tokens(options)

@@ -256,3 +256,10 @@ class RadixTree:
         # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow without end.
         if not root.children:
             del self._roots[root.scope]
+
+
+def ancestor(node: Node, depth: int) -> Node:
+    """Return the node of that depth on the path to `node`, or `node` itself if it is not deeper."""
+    while node.depth > depth and node.parent is not None:
+        node = node.parent
+    return node

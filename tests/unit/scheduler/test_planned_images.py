@@ -8,7 +8,7 @@ from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.images import PlacedTile, Tile, keys_of
 from numaserve.server.scheduler.sequence import ECONOMICAL_STEP_S
 from numaserve.workers.interface.protocol import PlacedRows, TowerWork
-from scheduler_simulation import NAN_TOKEN, RUN_NS, step_ns
+from scheduler_simulation import NAN_TOKEN, RUN_NS, Service, step_ns
 
 from tests.support.scheduler_integrity import check_integrity
 from tests.support.sequences import planned
@@ -295,3 +295,44 @@ def test_tiles_outside_of_the_prompt_or_of_their_order_are_refused(starts: list[
 def test_images_are_refused_by_a_model_that_reads_none() -> None:
     with pytest.raises(ValueError, match="the model reads none"):
         ask(service(tiles=0), "cat", 1)
+
+
+def whole_images(**limits: object) -> Service:
+    """A service whose model computes the rows of an image in one step."""
+    return service(whole_images=True, **limits)
+
+
+def test_a_chunk_ends_before_an_image_that_must_be_whole() -> None:
+    server = whole_images(max_step_tokens=ROWS + 2, tiles=3)
+    ask(server, 5, "cat", 1, "dog", "bird", 2)
+    plans = list(steps(server))
+    assert [plan.seqs[0].num_tokens for plan in plans[:4]] == [5, ROWS + 1, ROWS, ROWS + 2]
+    assert {placed.count for plan in plans for placed in plan.placed or []} == {ROWS}
+
+
+def test_an_image_that_must_be_whole_waits_for_a_step_with_space_for_it() -> None:
+    server = learnt(whole_images(max_step_tokens=ROWS + 2, max_slots=4, target_itl_s=1e-6), streams=2)
+    text = ask(server, 30)
+    image = ask(server, 3, "cat", 1, "dog")
+    plans = list(steps(server))
+    assert text.ends == image.ends == ["length"]
+    assert {placed.count for plan in plans for placed in plan.placed or []} == {ROWS}
+
+
+def test_no_sequence_goes_on_within_an_image_that_must_be_whole() -> None:
+    server = whole_images(max_step_tokens=64)
+    ask(server, 3, "cat", 20)  # whose rows end in the third page of 4
+    server.drain()
+    other = ask(server, 3, "cat", 1)
+    plan = planned(server)
+    assert (plan.seqs[0].start, plan.seqs[0].num_tokens) == (0, 3 + ROWS + 1)
+    server.drain()
+    again = ask(server, 3, "cat", 20)
+    assert planned(server).seqs[0].start >= PAGE * 3
+    server.drain()
+    assert other.ends == again.ends == ["length"]
+
+
+def test_a_step_that_takes_no_image_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes no image of 6 rows"):
+        whole_images(max_step_tokens=ROWS)

@@ -17,10 +17,10 @@ _CODE = "image_placeholder"
 
 
 def defused(value: Any, reserved: Sequence[str]) -> Any:
-    """Return a part of a conversation whose texts have a space within each of the `reserved` texts.
+    """Return a part of a conversation whose texts have a space within each text that is `reserved` for images.
 
-    Earlier turns, results of tools and the model's own answers may quote the placeholder, and a client cannot take it
-    out of them: an error would end the conversation.
+    Earlier turns, results of tools and the model's own answers may quote such a text, and a client cannot take it out
+    of them: an error would end the conversation.
     """
     if isinstance(value, str):
         for text in reserved:
@@ -37,13 +37,13 @@ def defused_but(last: range, turns: Sequence[Turn], reserved: Sequence[str]) -> 
 
 
 def expanded(context: ApiContext, text: str, pictures: Sequence[Picture], param: str, texts: Iterable[str] = ()) -> str:
-    """Return the text of a prompt with the expansion of each picture in place of its placeholder.
+    """Return the text of a prompt with the expansion of each picture in place of its mark.
 
-    Raises `ApiError` unless there is one placeholder for each picture, and none is in the user's `texts`.
+    Raises `ApiError` unless there is one mark for each picture, and none is in the user's `texts`.
     """
-    if context.vision is None:
-        return text
     vision = context.vision
+    if vision is None:
+        return text
     found = text.count(vision.marker)
     given = list(texts)
     for reserved in vision.reserved:

@@ -69,6 +69,9 @@ def generation_requests(
         )
         raise bad_request(message, "resume_token_ids", CONFLICT)
     _known("resume_token_ids", asked.resumed, context.vocab_size)
+    if asked.prompt_logprobs and prompt.images and context.vision is not None and context.vision.settings.whole:
+        message = "Log-probabilities of a prompt with images are not supported with this model. Ask without images."
+        raise bad_request(message, param, CONFLICT)
     shown = context.marker_tokens if isinstance(asked.input, Chat) else frozenset[int]()
     seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
     eos = frozenset[int]() if sampling.ignore_eos else context.tokenizer.eos_token_ids

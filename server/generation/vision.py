@@ -24,17 +24,17 @@ class Vision:
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """The texts that stand for images or their parts, which no text of a client may have."""
+        """The texts that stand for images or their rows, which no other text may have."""
         return tuple(dict.fromkeys((self.marker, self.placeholder)))
 
 
-def placeholder_of(settings: ImageInput, tokenizer: TokenizerProtocol) -> str:
-    """Return the text of the token that stands for an image. Raises `TokenizerError` for a token that is not special,
-    which texts without images may have, and for one whose text is read as others."""
-    text, token = tokenizer.token_text(settings.token), settings.token
+def special_text(token: int, tokenizer: TokenizerProtocol) -> str:
+    """Return the text of a token that stands for an image or next to one. Raises `TokenizerError` for a token that is
+    not special, which texts without images may have, and for one whose text is read as others."""
+    text = tokenizer.token_text(token)
     if token not in tokenizer.special_token_ids or tokenizer.encode(text, add_special_tokens=False) != [token]:
         raise TokenizerError(
-            f"the token {token}, which stands for an image, is no special token of the tokenizer (its text is "
-            f"{text!r}); download the tokenizer's files again"
+            f"the token {token}, which stands for an image or next to one, is no special token of the tokenizer (its"
+            f" text is {text!r}); download the tokenizer's files again"
         )
     return text

@@ -4,11 +4,11 @@ A chat template writes one placeholder for an image. Its expansion has a placeho
 It is text, as in transformers: ids could differ where the tokenizer joins the text around an image.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.server.images.types import Picture
-from numaserve.workers.interface.images import ImageText
+from numaserve.workers.interface.images import ImageInput, ImageText
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,16 @@ EXPANSIONS: Mapping[ImageText, Expansion] = {
         end="<|image_end|>",
     ),
 }
+
+
+def expansion_of(settings: ImageInput, text_of: Callable[[int], str]) -> Expansion:
+    """Return the texts of the models that take such images. `text_of` returns the text of a special token."""
+    frame = settings.frame
+    if frame is None:
+        return EXPANSIONS[settings.text]
+    begin, end = text_of(frame.begin), text_of(frame.end)
+    marker = begin if frame.marks else ""
+    return Expansion(marker, f"{frame.around}{begin}", end=f"{end}{frame.around}")
 
 
 def expand(text: str, pictures: Sequence[Picture], placeholder: str, family: Expansion) -> str:

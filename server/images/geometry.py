@@ -1,8 +1,9 @@
 """The sizes of an image on its way to tiles, as transformers' image processors compute them.
 
 The sources are transformers 5.24, `models/idefics3/image_processing_pil_idefics3.py` for tiles (the file of SmolVLM is
-the same), `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids and
-`models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge, and
+the same), `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids,
+`models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge,
+`models/gemma4/image_processing_pil_gemma4.py` for grids that images fill, and
 `models/llama4/image_processing_llama4.py` for canvases. The floating-point operations are the same in the same order,
 because a size is the integer part of a quotient.
 """
@@ -55,7 +56,9 @@ def lay_out(size: Size, settings: ImageInput, max_pixels: int) -> Layout:
         return _fitted(size, sizes)
     if isinstance(sizes, Canvas):
         return _on_canvas(size, sizes, max_pixels)
-    return _in_grid(size, sizes) if isinstance(sizes, Grid) else _in_tiles(size, sizes, max_pixels)
+    if not isinstance(sizes, Grid):
+        return _in_tiles(size, sizes, max_pixels)
+    return _filling(size, sizes) if sizes.fills else _in_grid(size, sizes)
 
 
 def most_tiles(settings: ImageInput, max_pixels: int) -> int:
@@ -156,6 +159,19 @@ def _in_fp32(value: float) -> float:
     return float(rounded)
 
 
+def _filling(size: Size, sizes: Grid) -> Layout:
+    """Return the layout of an image of as many whole squares as there may be, which keeps the ratio of its edges
+    (`get_aspect_ratio_preserving_size`)."""
+    width, height, square = *size, sizes.square
+    factor = math.sqrt(sizes.rows * square**2 / (height * width))
+    high, wide = (math.floor(factor * each / square) * square for each in (height, width))
+    if high == 0:
+        high, wide = square, min(math.floor(width / height), sizes.rows) * square
+    elif wide == 0:
+        high, wide = min(math.floor(height / width), sizes.rows) * square, square
+    return Layout((Size(wide, high),), Size(wide, high))
+
+
 def _in_tiles(size: Size, sizes: Tiles, max_pixels: int) -> Layout:
     """Return the layout of an image of square tiles.
 
@@ -164,7 +180,7 @@ def _in_tiles(size: Size, sizes: Tiles, max_pixels: int) -> Layout:
     """
     if not sizes.split:
         whole = Size(sizes.side, sizes.side)
-        return Layout((_resized(size, sizes.longest_edge), whole), whole)
+        return Layout((_resized(size, sizes.longest_edge), whole) if sizes.longest_edge else (whole,), whole)
     layouts = (_split(size, edge, sizes.side) for edge in range(sizes.longest_edge, 0, -1))
     return next(each for each in layouts if each.sizes[-1].pixels <= max_pixels)
 

@@ -121,6 +121,7 @@ def make_engine(
             windows=deployment.windows,
             rows_per_tile=0 if store is None else store.settings.rows_per_tile,
             placeholder=None if store is None else store.settings.token,
+            whole_images=store is not None and store.settings.whole,
             vocab_size=checked.vocab_size,
             stages=deployment.launches[0].settings.stages,
             worker_drafter=deployment.launches[0].drafter or None,

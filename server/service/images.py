@@ -3,9 +3,9 @@
 import math
 
 from numaserve.server.config.serve import ServeConfig
-from numaserve.server.generation.vision import Vision, placeholder_of
+from numaserve.server.generation.vision import Vision, special_text
 from numaserve.server.images.decoder import ImageDecoder
-from numaserve.server.images.expansion import EXPANSIONS
+from numaserve.server.images.expansion import Expansion, expansion_of
 from numaserve.server.images.geometry import most_tiles
 from numaserve.server.images.store import ImageStore
 from numaserve.server.images.types import ImageLimits
@@ -64,8 +64,9 @@ def create_image_store(config: ServeConfig, settings: ImageInput) -> ImageStore:
 
 def check_special_tokens(settings: ImageInput, tokenizer: TokenizerProtocol) -> None:
     """Raise `TokenizerError` unless the tokenizer has the special tokens of images."""
-    placeholder_of(settings, tokenizer)
-    for text in EXPANSIONS[settings.text].tokens:
+    special_text(settings.token, tokenizer)
+    expansion = _expansion(settings, tokenizer)
+    for text in expansion.tokens if settings.frame is None else ():
         if len(tokenizer.encode(text, add_special_tokens=False)) != 1:
             raise TokenizerError(
                 f"the tokenizer has no special token {text}, which stands around images; download the tokenizer's "
@@ -75,6 +76,11 @@ def check_special_tokens(settings: ImageInput, tokenizer: TokenizerProtocol) -> 
 
 def make_vision(config: ServeConfig, store: ImageStore, tokenizer: TokenizerProtocol, metrics: Metrics) -> Vision:
     """Return the image input of the API. Raises `TokenizerError` for a tokenizer without the placeholder."""
-    placeholder = placeholder_of(store.settings, tokenizer)
+    settings = store.settings
+    placeholder = special_text(settings.token, tokenizer)
     decoder = ImageDecoder(store, image_limits(config), metrics)
-    return Vision(store.settings, placeholder, decoder, EXPANSIONS[store.settings.text])
+    return Vision(settings, placeholder, decoder, _expansion(settings, tokenizer))
+
+
+def _expansion(settings: ImageInput, tokenizer: TokenizerProtocol) -> Expansion:
+    return expansion_of(settings, lambda token: special_text(token, tokenizer))

@@ -191,6 +191,21 @@ def _folders() -> Iterator[bytes]:
                                      "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 1},
         "processor_config.json": {"image_seq_len": 4, "processor_class": "Idefics3Processor"},
     }).encode()  # fmt: skip
+    text = {**_PLAIN, "sliding_window": 4}
+    yield json.dumps({
+        "config.json": {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                        "text_config": text, "vision_config": eyes, "mm_tokens_per_image": 4, "image_token_id": 7,
+                        "boi_token_index": 8, "eoi_token_index": 9},
+        "preprocessor_config.json": {"size": {"height": 64, "width": 64}, "resample": 2, "image_seq_length": 4},
+    }).encode()  # fmt: skip
+    pooled = {**eyes, "head_dim": 32, "pooling_kernel_size": 2, "position_embedding_size": 16}
+    yield json.dumps({
+        "config.json": {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+                        "text_config": {**text, "use_bidirectional_attention": "vision"}, "vision_config": pooled,
+                        "image_token_id": 7, "boi_token_id": 8, "eoi_token_id": 9},
+        "processor_config.json": {"image_processor": {"patch_size": 16, "pooling_kernel_size": 2,
+                                                      "max_soft_tokens": 70, "resample": 3}},
+    }).encode()  # fmt: skip
 
 
 def _settings() -> Iterator[bytes]:

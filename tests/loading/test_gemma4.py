@@ -13,6 +13,7 @@ from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramSetup, Ranks
 from numaserve.workers.weights.checkpoint import check_checkpoint
+from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
 
@@ -71,6 +72,10 @@ def test_layers_whose_values_are_their_keys_project_no_values(tmp_path: Path) ->
 
 
 def test_the_towers_are_left_out_with_a_note(folder: Path, tmp_path: Path) -> None:
+    assert load_model_config(folder).notes == ()
+    (file,) = folder.glob("*.safetensors")
+    tensors = {name: each for name, each in load_file(file).items() if "vision" not in name}
+    save_file(tensors, file, {"format": "pt"})
     assert load_model_config(folder).notes == ("the checkpoint's vision tower is not loaded: only text is served",)
     unified = checkpoints.save(checkpoints.random_model("gemma4-unified"), tmp_path / "unified")
     assert load_model_config(unified).notes == (

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from driven_programs import NONE, AnyProgram, RandomWeights, both, widened
-from numaserve.kernels import Team
+from numaserve.kernels import Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit
+from numaserve.workers.interface.windows import Window
+from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import RankShape
 from numaserve.workers.program.slots import RowIndex, slot_settings
+from test_image_rows import rounded
 
 from tests.support.recorded_programs import HIDDEN, VOCAB, Part
 
@@ -104,6 +107,65 @@ def test_weighted_rows_of_a_table_are_added(team: Team) -> None:
 def unpacked(table: Any) -> np.ndarray:
     values: np.ndarray = table.to_numpy()
     return widened(values) if values.dtype == np.uint16 else values
+
+
+@pytest.mark.parametrize(("side", "many"), [(4, False), (2, True)])
+def test_the_mean_of_each_square_is_shifted_and_weighted(side: int, many: bool, team: Team) -> None:
+    w = RandomWeights(team)
+    b = Part(weights=w).builder(RankShape(HIDDEN, [0, VOCAB]))
+    patches = b.summed(b.linear_partial(b.rounded(b.given("patches", HIDDEN)), w.matrix(HIDDEN, HIDDEN)))
+    shift, weight = w.vector(), w.vector()
+    b.keep("patches", b.activated(patches, "none"))
+    b.keep("plain", b.activated(b.mean_rows(patches, side=side, factor=2, many=many), "none"))
+    b.keep(
+        "mean", b.activated(b.mean_rows(patches, side=side, factor=2, many=many, shift=shift, weight=weight), "none")
+    )
+    b.keep("norm", b.activated(b.mean_rows(patches, side=side, factor=2, many=many, eps=0.1), "none"))
+    values = np.random.default_rng(3).standard_normal((16, HIDDEN)).astype(np.float32)
+    for program, outside in both(b, team):
+        start(program, 0, [0], [])
+        outside.given("patches")[:16] = values
+        step(program, [(0, 0, 16)])
+        rows = outside.kept("patches")[:16].reshape(-1, side // 2, 2, side // 2, 2, HIDDEN)
+        mean = rows.mean(axis=(2, 4)).reshape(4, HIDDEN)
+        np.testing.assert_allclose(outside.kept("plain")[:4], mean, atol=1e-6)
+        norm = mean / np.sqrt((mean**2).mean(axis=1, keepdims=True) + 0.1)
+        np.testing.assert_allclose(outside.kept("norm")[:4], norm, atol=1e-5)
+        expected = (mean - unpacked(shift)) * unpacked(weight)
+        np.testing.assert_allclose(outside.kept("mean")[:4], expected, atol=1e-5)
+
+
+def test_values_are_clamped_in_fp32_and_in_bf16(team: Team) -> None:
+    w = RandomWeights(team)
+    b = Part(weights=w).builder(RankShape(HIDDEN, [0, VOCAB]))
+    given = b.given("x", HIDDEN)
+    exact = b.activated(given, "none")
+    bounds = [Vector(np.array(each, np.float32)) for each in ((-1.5, 0.75), (-np.inf, np.inf))]
+    b.keep("rounded", b.clamped(b.rounded(given), bounds[0]))
+    b.keep("both", b.clamped_beside([(exact, each) for each in bounds]))
+    values = (3 * np.random.default_rng(4).standard_normal((9, HIDDEN))).astype(np.float32)
+    for program, outside in both(b, team):
+        start(program, 0, [0], [])
+        outside.given("x")[:9] = values
+        step(program, [(0, 0, 9)])
+        clamped = values.clip(-1.5, 0.75)
+        np.testing.assert_array_equal(outside.kept("both")[:9], np.hstack([clamped, values]))
+        np.testing.assert_array_equal(widened(outside.kept("rounded")[:9]), rounded(clamped))
+
+
+def test_an_image_whose_tokens_see_each_other_is_whole_in_a_step(team: Team) -> None:
+    kind = CacheKind(Heads(2, 2, 32), Window(8, images=True))
+    w = RandomWeights(team)
+    b = Part(weights=w).builder(RankShape(HIDDEN, [0, VOCAB], (kind,)))
+    qkv = b.linear(b.rounded(b.given("x", HIDDEN)), w.matrix(192, HIDDEN))
+    b.attention(b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope()), cache=CacheIndex(0, 0), scale=0.2)
+    for program, _ in both(b, team):
+        start(program, 0, [0], [3, 2, 2, 9, 1, 3])
+        for first, count in ((0, 4), (4, 3), (6, 5), (10, 5)):
+            with pytest.raises(ValueError, match="has a part of an image, whose tokens see each other"):
+                step(program, [(0, first, count)])
+        for first, count in ((0, 3), (3, 4), (7, 6), (7, 2), (9, 3)):
+            step(program, [(0, first, count)])
 
 
 @pytest.mark.parametrize("many", [1, 3])

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from numaserve.server.app.application import ApiContext
 from numaserve.server.generation.prompts import render
-from numaserve.server.generation.vision import Vision, placeholder_of
+from numaserve.server.generation.vision import Vision, special_text
 from numaserve.server.images.decoder import ImageDecoder
 from numaserve.server.images.expansion import EXPANSIONS
 from numaserve.server.images.types import ImageLimits, Picture
@@ -123,7 +123,7 @@ def context_of(template: str) -> ApiContext:
     settings = ImageInput(
         Tiles(8, 16, True, ROWS), 1, True, 1 / 255, (0.5,) * 3, (0.5,) * 3, made.token_to_id(PLACEHOLDER), "idefics3"
     )
-    placeholder, decoder = placeholder_of(settings, tokenizer), cast(ImageDecoder, Decoder())
+    placeholder, decoder = special_text(settings.token, tokenizer), cast(ImageDecoder, Decoder())
     vision = Vision(settings, placeholder, decoder, EXPANSIONS[settings.text])
     return replace(make_context(FakeEngine(), context_length=8192), tokenizer=tokenizer, vision=vision)
 
@@ -188,5 +188,5 @@ def test_a_token_of_texts_is_no_placeholder() -> None:
     for token in (half, words[-1], 10**6):
         settings = replace(context.vision.settings, token=token)
         with pytest.raises(TokenizerError, match="no special token of the tokenizer"):
-            placeholder_of(settings, tokenizer)
+            special_text(settings.token, tokenizer)
     context.close()

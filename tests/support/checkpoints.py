@@ -30,6 +30,7 @@ _UNIT = (  # about one
     "ln_pre.weight",
     "layernorm_pre.weight",
     "layernorm_post.weight",
+    "post_layernorm.weight",
     "router.scale",
     "per_expert_scale",
 )
@@ -88,7 +89,8 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
             if name.endswith(".sinks"):
                 value = noise
             elif parameter.ndim == 1 or name.endswith("_bias"):
-                is_centred = is_centred_model and not name.endswith("linear_attn.norm.weight")
+                is_other = name.endswith("linear_attn.norm.weight") or "vision_tower" in name
+                is_centred = is_centred_model and not is_other
                 is_unit_norm = name.endswith(_UNIT) and not is_centred
                 value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
             elif "embed_tokens_per_layer" in name:

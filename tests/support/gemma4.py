@@ -88,8 +88,9 @@ def around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:
             vision_config=vision | {"output_proj_dims": text.hidden_size},
             audio_config={"audio_embed_dim": 16},
         )
-    vision = {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 16}
-    return hf.Gemma4Config(text_config=text.to_dict(), vision_config=_VISION | vision)
+    vision = {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 840}
+    tokens = {"boi_token_id": 495, "eoi_token_id": 496, "image_token_id": 497}
+    return hf.Gemma4Config(text_config=text.to_dict(), vision_config=_VISION | vision, **tokens)
 
 
 def save_as_published(folder: Path) -> None:

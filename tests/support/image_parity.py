@@ -43,6 +43,7 @@ class ImageTexts:
     rows: int  # of features in a place of the pool
     placeholder: int
     newline: int | None = None
+    whole: bool = False  # no text is cut within an image
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -101,7 +102,7 @@ class ImageTexts:
     def _steps(self, text: list[int], starts: dict[int, int], cuts: Sequence[int]) -> Iterator[dict[str, Any]]:
         """The plans of a text. An image is run in the first step that has a row of it."""
         ran = set[int]()
-        for begin, end in pairwise([0, *cuts, len(text) - 1]):
+        for begin, end in pairwise([0, *self._outside(starts, cuts), len(text) - 1]):
             placed, tower = [], []
             for start, image in starts.items():
                 rows = self._placed(0, start, image, image, range(begin, end))
@@ -112,6 +113,15 @@ class ImageTexts:
             first_of = {} if begin else {"pages": list(range(PAGES)), "init": self._init(starts)}
             seq = SeqPlan(0, begin, text[begin:end], prompt_logprobs=text[begin + 1 : end + 1], **first_of)
             yield {"seqs": [seq], "tower": tower, "placed": placed}
+
+    def _outside(self, starts: dict[int, int], cuts: Sequence[int]) -> list[int]:
+        """Return the cuts, or the beginning of the image that a cut would go through."""
+        if not self.whole:
+            return [*cuts]
+        found = (
+            next((s for s, image in starts.items() if s < cut < sum(self._runs(s, image)[-1])), cut) for cut in cuts
+        )
+        return [cut for cut in dict.fromkeys(found) if cut]
 
     def _init(self, starts: dict[int, int]) -> SlotInit:
         grids = [number for start, image in starts.items() for number in (start, *self.shapes[image])]

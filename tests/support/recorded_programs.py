@@ -513,7 +513,9 @@ def grid_tower(part: Part = ALONE) -> ProgramBuilder:
     qkv = b.linear(b.layer_norm(residual, w.vector(), w.vector(), EPS), w.matrix(192, HIDDEN))
     attended = b.attention(b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=rope), cache=CacheIndex(0, 0), scale=0.2)
     b.add_all_reduce(residual, b.linear_partial(attended, w.matrix(HIDDEN, 64)), bias=w.vector())
-    b.keep("features", b.merge_rows(b.rounded(residual), side=2, factor=2, many=True))
+    bounds = w.vector(2)
+    b.keep("features", b.merge_rows(b.clamped(b.rounded(residual), bounds), side=2, factor=2, many=True))
+    b.keep("means", b.rounded(b.mean_rows(residual, side=2, factor=2, many=True, shift=w.vector(), eps=EPS)))
     return b
 
 

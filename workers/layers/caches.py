@@ -102,17 +102,19 @@ class Paged(HeadCache):
     """Keys and values of heads, in pages.
 
     `window` is the number of tokens that a token looks back at, itself included; None: all. With `chunked` a token sees
-    the tokens of its chunk of that many. With `bidirectional` it sees that many on either side.
+    the tokens of its chunk of that many. With `bidirectional` it sees that many on either side. With `images` a token
+    of an image sees the whole image.
     """
 
     window: int | None = None
     chunked: bool = False
     bidirectional: bool = False
+    images: bool = False
 
     @property
     def span(self) -> Window:
         """See `Cache`."""
-        return Window(self.window or 0, self.chunked, self.bidirectional)
+        return Window(self.window or 0, self.chunked, self.bidirectional, self.images)
 
     def kind(self, part: RankPart, layers: int) -> CacheKind:
         """See `Cache`."""

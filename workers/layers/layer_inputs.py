@@ -27,6 +27,8 @@ class LayerInputs(Layer):
 
     Ranks divide the layers, and send each other their columns. The table is as large as the rest of a small model. The
     alternative is to divide its rows, as those of the embedding: then each rank sends all columns.
+
+    Rows of images have the row of the token `of_images`.
     """
 
     vocabulary: int
@@ -35,6 +37,7 @@ class LayerInputs(Layer):
     width: int
     norm: Norm
     scale: float
+    of_images: int = 0
 
     @cached_property
     def axis(self) -> Axis:

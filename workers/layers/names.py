@@ -7,7 +7,8 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.embedding import EMBEDDING, HEAD
 from numaserve.workers.layers.parameters import Source
 
-# Beginnings of declared names, and what checkpoints have in place of each, without a prefix.
+# Beginnings of declared names, and what checkpoints have in place of each, without a prefix. Of several with the same
+# beginning, the first that a checkpoint has counts.
 Aliases = tuple[tuple[str, str], ...]
 
 
@@ -38,6 +39,15 @@ def all_aliased(declared: str, aliases: Aliases) -> list[str]:
     return [saved + declared.removeprefix(begin) for begin, saved in aliases if declared.startswith(begin)]
 
 
+def _found(aliases: Aliases, names: Collection[str]) -> Aliases:
+    """Return the aliases, without those of a beginning that has another one among `names`."""
+    begins = [begin for begin, _ in aliases]
+    if len(set(begins)) == len(begins):
+        return aliases
+    there = {begin: saved for begin, saved in reversed(aliases) if any(name.startswith(saved) for name in names)}
+    return tuple(each for each in aliases if there.get(each[0], each[1]) == each[1])
+
+
 def find_names(
     names: Collection[str], prefixes: tuple[str, ...], aliases: Aliases = (), embedding: str = EMBEDDING
 ) -> TensorNames:
@@ -51,7 +61,7 @@ def find_names(
             # Multimodal checkpoints nest it next to the language model.
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)
-            return TensorNames(prefix, nested if has_nested else HEAD, aliases)
+            return TensorNames(prefix, nested if has_nested else HEAD, _found(aliases, names))
     raise OperatorError(
         f"the checkpoint has no tensor {prefixes[0]}{embedding}.weight; serve a checkpoint whose tensors match its"
         " config.json"

@@ -30,12 +30,15 @@ class Norm(Layer):
     plus_one: bool = False  # the checkpoint has the weight minus one
     factor: float = 1.0
     vector: str = "weight"  # the name of the weight below the module
+    order: tuple[int, int] = (0, 1)  # `pairs` and `run` of the `Order` of its columns
 
     @cached_property
     def parameter(self) -> VectorParameter:
         """The declaration of the weight, [size]."""
         source = Source(f"{self.module}.{self.vector}", (self.size,), self.gguf and f"{self.gguf}.{self.vector}")
-        return VectorParameter((whole(source),), added=1.0 if self.plus_one else 0.0, factor=self.factor)
+        pairs, run = self.order
+        part = replace(whole(source), order=Order(1, self.size, pairs=pairs, run=run)) if pairs else whole(source)
+        return VectorParameter((part,), added=1.0 if self.plus_one else 0.0, factor=self.factor)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""

@@ -33,7 +33,9 @@ class Source:
     `name` is without what checkpoints put before "layers."; `gguf` is its name in GGUF files, likewise without
     ".weight" of matrices. With `stacked` the checkpoint has those of all units of a parameter's `each` in one tensor,
     [units, out features, in features] in order or [units, in features, out features] turned. With `kernel` the in
-    features of a matrix have these dimensions in the checkpoint: those of a convolution.
+    features of a matrix have these dimensions in the checkpoint: those of a convolution. A `bare` matrix has the
+    module's name there, without ".weight"; a `turned` one has in features first. With `channels_last` those of the
+    kernel are in the order of rows, columns and channels there.
     """
 
     name: str
@@ -42,6 +44,9 @@ class Source:
     quantizable: bool = True
     stacked: Stack | None = None
     kernel: tuple[int, ...] = ()
+    bare: bool = False
+    turned: bool = False
+    channels_last: bool = False
 
     @property
     def is_matrix(self) -> bool:
@@ -70,7 +75,8 @@ class Order:
 
     The source has, from row `first` on, `units` units of `height` rows each. Each unit gives `count` rows, by default
     all, from its row `start` on. The last `pairs` rows lie in pairs in the file, and are taken in halves: the first
-    rows of all pairs, then the second rows. `rounds` is as for `in_groups`.
+    rows of all pairs, then the second rows. Runs of `run` rows take the place of rows there. `rounds` is as for
+    `in_groups`.
     """
 
     units: int
@@ -80,6 +86,7 @@ class Order:
     count: int | None = None
     pairs: int = 0
     rounds: int = 1
+    run: int = 1
 
     @property
     def taken(self) -> int:
@@ -91,7 +98,8 @@ class Order:
         within = np.arange(self.start, self.start + self.taken, dtype=np.int32)
         if self.pairs:
             plain, paired = within[: -self.pairs], within[-self.pairs :]
-            within = np.concatenate([plain, paired.reshape(-1, 2).T.reshape(-1)])
+            halves = paired.reshape(-1, 2, self.run).swapaxes(0, 1)
+            within = np.concatenate([plain, halves.reshape(-1)])
         starts = in_groups(self.units, self.rounds) * np.int32(self.height) + np.int32(self.first)
         return (starts[:, None] + within).reshape(-1)
 

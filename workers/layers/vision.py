@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -30,7 +30,7 @@ from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.block import Block
-    from numaserve.workers.layers.norm import LayerNorm
+    from numaserve.workers.layers.norm import LayerNorm, Norm
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Residual
     from numaserve.workers.program.recording.builder import ProgramBuilder
@@ -95,7 +95,8 @@ class PatchEmbedding(Layer):
 
 @dataclass(frozen=True)
 class Connector(Layer):
-    """The projection of a square of patches, `inputs` values, to `outputs` columns."""
+    """The projection of a square of patches, which gives `inputs` values, to `outputs` columns of the decoder's
+    stream."""
 
     module: str
     inputs: int
@@ -108,11 +109,15 @@ class Connector(Layer):
         """The values of a square, which ranks divide."""
         return Columns("merged", self.inputs)
 
+    @property
+    def source(self) -> Source:
+        """The tensor of the projection."""
+        return Source(self.module, (self.outputs, self.inputs), self.gguf)
+
     @cached_property
     def weight(self) -> MatrixParameter:
         """The projection, [outputs, the rank's values]."""
-        source = Source(self.module, (self.outputs, self.inputs), self.gguf)
-        return MatrixParameter((whole(source),), Split(self.columns, rounds=self.rounds), rule="stored")
+        return MatrixParameter((whole(self.source),), Split(self.columns, rounds=self.rounds), rule="stored")
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
@@ -122,10 +127,37 @@ class Connector(Layer):
         """See `Layer`: sums in fp32 and bf16."""
         return 2 * self.outputs
 
+    def squares(
+        self, b: ProgramBuilder, part: RankPart, residual: Residual, norm: LayerNorm, tower: TileTower
+    ) -> Operand:
+        """The values of squares, bf16 [rows, inputs], of the stream of a `tower` before its last `norm`: patches side
+        by side, the pixel shuffle of Idefics3 (Laurençon et al., 2024)."""
+        return b.merge_rows(norm.forward(b, part, residual), side=tower.side, factor=tower.factor)
+
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Operand:
         """The features, whole on every rank: bf16 [rows, outputs]. `x` is bf16 [rows, inputs]."""
         partial = b.linear_partial(b.columns(x, part.along(self.columns)), part.matrix(self.weight))
         return b.rounded(b.summed(partial))
+
+
+@dataclass(frozen=True)
+class MeanSquares(Connector):
+    """A projection of the mean of the patches of a square, which has a norm of its own. The checkpoint has the
+    projection with in features first."""
+
+    mean_norm: Norm = field(kw_only=True)
+
+    @property
+    def source(self) -> Source:
+        """See `Connector`."""
+        return replace(super().source, bare=True, turned=True)
+
+    def squares(
+        self, b: ProgramBuilder, part: RankPart, residual: Residual, norm: LayerNorm, tower: TileTower
+    ) -> Operand:
+        """See `Connector`."""
+        norm.apply(b, part, residual)
+        return self.mean_norm.forward(b, part, b.mean_rows(residual, side=tower.side, factor=tower.factor))
 
 
 @dataclass(frozen=True)
@@ -234,8 +266,8 @@ class TileTower(Tower):
         (place,) = self.layer_caches(part).places
         for block in self.blocks:
             block.forward(b, part, residual, place)
-        x = self.norm.forward(b, part, residual)
-        b.keep(FEATURES, self.connector.forward(b, part, b.merge_rows(x, side=self.side, factor=self.factor)))
+        squares = self.connector.squares(b, part, residual, self.norm, self)
+        b.keep(FEATURES, self.connector.forward(b, part, squares))
 
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, of a patch's pixels in fp32 and bf16, and of a square of features."""

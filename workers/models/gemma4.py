@@ -1,6 +1,7 @@
-"""Gemma 4, text: global layers with wider heads, keys and values shared by the last layers, inputs of each layer.
+"""Gemma 4: global layers with wider heads, keys and values shared by the last layers, inputs of each layer.
 
-The text part of the multimodal checkpoints is served too; their towers are left out.
+Multimodal checkpoints have a vision tower. Where config.json says so, the tokens of an image see each other in sliding
+layers. The audio tower, and the embedding of images of the unified model, are left out.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from numaserve.workers.models.config.gemma4 import (
     read_unused,
 )
 from numaserve.workers.models.config.gemma4_experts import read_experts_beside
+from numaserve.workers.models.config.gemma4_vision import ALIASES, read_pooled_images, read_pooled_tower
 from numaserve.workers.models.config.huggingface import (
     MULTIMODAL,
     Common,
@@ -35,6 +37,7 @@ from numaserve.workers.models.config.huggingface import (
     read_common,
     read_text,
 )
+from numaserve.workers.models.config.images_seen import seeing_images
 from numaserve.workers.models.config.rope import read_ropes
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
@@ -45,11 +48,12 @@ _TOWERS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.", "vi
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json, of the text model or of the multimodal one that holds it as `text_config`; what it leaves out
     has transformers' default. Quantized checkpoints have a tensor for each expert."""
-    apart = fields.has("quantization_config")
-    if architecture.endswith("ForConditionalGeneration"):
+    apart, outer = fields.has("quantization_config"), fields
+    if architecture.endswith("ForConditionalGeneration") or fields.has("text_config"):  # a GGUF file names no class
         fields = read_text(fields)
     fields = fields.with_defaults(**(UNIFIED_DEFAULTS if "Unified" in architecture else DEFAULTS))
-    fields.refuse("use_bidirectional_attention", "vision")  # of images
+    fields.refuse("use_bidirectional_attention", "vision")
+    both_ways = fields.values.get("use_bidirectional_attention") == "vision"
     common = read_common(fields.with_values(use_bidirectional_attention=None))
     geometry = read_geometry(common)
     inputs = _read_inputs(common)
@@ -63,7 +67,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         prefixes=MULTIMODAL["prefixes"],
         ignored_prefixes=(*(f"model.{each}" for each in _TOWERS), *read_unused(geometry, MULTIMODAL["prefixes"])),
     )
-    return replace(model, decoder=replace(model.decoder, inputs=inputs))
+    model = replace(model, decoder=replace(model.decoder, inputs=inputs))
+    if "Unified" in architecture or not outer.has("vision_config"):
+        return model
+    slides = [both_ways and each for each in geometry.slides]
+    return seeing_images(model, read_pooled_tower(outer, model.hidden_size), ALIASES, slides)
 
 
 def _read_inputs(common: Common) -> LayerInputs | None:
@@ -80,7 +88,8 @@ def _read_inputs(common: Common) -> LayerInputs | None:
         raise fields.error(f"hidden_size_per_layer_input={width} must be a multiple of 32")
     norm = Norm("per_layer_projection_norm", width, common.eps * common.hidden, "per_layer_proj_norm", factor=0.5**0.5)
     vocabulary = fields.integer("vocab_size_per_layer_input", 1, 2**22, common.vocabulary)
-    return LayerInputs(vocabulary, common.hidden, common.layers, width, norm, (width / 2) ** 0.5)
+    pad = fields.integer("pad_token_id", 0, vocabulary - 1, 0)
+    return LayerInputs(vocabulary, common.hidden, common.layers, width, norm, (width / 2) ** 0.5, pad)
 
 
 def blocks_of(common: Common, geometry: Geometry, inputs: LayerInputs | None, *, apart: bool) -> Callable[[int], Block]:
@@ -152,5 +161,7 @@ FAMILY = Family(
         "Gemma4UnifiedForConditionalGeneration",
     ),
     configure=configure,
-    gguf=GgufForm("gemma4", values=gguf_values),
+    gguf=GgufForm("gemma4", values=gguf_values, projectors=("", "gemma4v")),
+    images=read_pooled_images,
+    needs_processor=False,
 )

@@ -4,22 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 from numaserve.workers.interface.images import ImageInput, Tiles
-from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
-from numaserve.workers.layers.mixers.mask import Mask
-from numaserve.workers.layers.mixers.rotation import Rotation
-from numaserve.workers.layers.mlp import MlpNames, PlainMlp
-from numaserve.workers.layers.norm import LayerNorm
-from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding, TileTower
+from numaserve.workers.layers.vision import Connector, TileTower
 from numaserve.workers.models import llama
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count, read_text
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_text
 from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.siglip import MAX_TILE, read_side, read_siglip
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.rope import UNROTATED
 
 # Published checkpoints spell out only what differs from the classes of transformers.
 _TEXT_DEFAULTS = {
@@ -42,8 +34,6 @@ _VISION_DEFAULTS = {
     "layer_norm_eps": 1e-6,
 }
 _IMAGE_TOKEN = 128257
-_ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "plain_gelu_tanh", "gelu": "gelu"}
-_MAX_TILE = 4096
 _MAX_FACTOR = 16
 _MAX_EDGE = 1 << 16
 # Fast and Pil are classes of the same processor.
@@ -54,8 +44,6 @@ _LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 
 _PREFIXES = ("model.text_model.",)
 _ALIASES = (("vision_model.", "model.vision_model."), ("connector.", "model.connector."))
-_ATTENTION = AttentionNames(o="self_attn.out_proj", gguf_o="attn_out")
-_MLP = MlpNames(up="mlp.fc1", down="mlp.fc2")
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
@@ -70,33 +58,17 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _read_tower(vision: Fields, factor: int, outputs: int) -> TileTower:
-    vision.refuse("num_channels", CHANNELS)
-    vision.refuse("head_dim")
-    tile = vision.integer("image_size", 1, _MAX_TILE)
-    patch = vision.integer("patch_size", 1, tile)
-    side = tile // patch
+    side, hidden = read_side(vision), vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
+    sizes = f"image_size={vision.values['image_size']} and patch_size={vision.values['patch_size']}"
     if side % factor:
-        raise vision.error(
-            f"image_size={tile} and patch_size={patch} make {side} patches in a row, which is no multiple of"
-            f" scale_factor={factor}"
-        )
+        raise vision.error(f"{sizes} make {side} patches in a row, which is no multiple of scale_factor={factor}")
     if not _has_plain_positions(side):
         raise vision.error(
-            f"image_size={tile} and patch_size={patch} make {side} patches in a row, which is not supported:"
-            " transformers gives some of them other positions, depending on the processor. Published models have 26, 27"
-            " or 32"
+            f"{sizes} make {side} patches in a row, which is not supported: transformers gives some of them other"
+            " positions, depending on the processor. Published models have 26, 27 or 32"
         )
-    hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
-    eps = vision.number("layer_norm_eps", 1e-12, 1.0)
-    positions = Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "v.position_embd")
-    return TileTower(
-        tuple(_block(vision, layer, hidden, eps) for layer in range(read_layer_count(vision))),
-        factor,
-        tile,
-        PatchEmbedding("vision_model.embeddings.patch_embedding", patch, positions, "v.patch_embd"),
-        LayerNorm("vision_model.post_layernorm", hidden, eps, "v.post_ln"),
-        Connector("connector.modality_projection.proj", factor**2 * hidden, outputs, "mm.model.fc"),
-    )
+    connector = Connector("connector.modality_projection.proj", factor**2 * hidden, outputs, "mm.model.fc")
+    return read_siglip(vision, factor, connector)
 
 
 def _has_plain_positions(side: int) -> bool:
@@ -107,37 +79,6 @@ def _has_plain_positions(side: int) -> bool:
     return bool((np.searchsorted(bounds, fractions, side="right") == np.arange(side)).all())
 
 
-def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
-    at, dim = f"vision_model.encoder.layers.{layer}.", read_head_dim(vision)
-    heads, intermediate = hidden // dim, vision.integer("intermediate_size", 1, MAX_INTERMEDIATE)
-    attention = Attention(
-        at,
-        hidden,
-        heads,
-        heads,
-        dim,
-        Rotation(UNROTATED),
-        dim**-0.5,
-        mask=Mask(bidirectional=True),
-        biases="all",
-        names=_ATTENTION,
-        rule="stored",
-    )
-    activation = vision.choice("hidden_act", _ACTIVATIONS, "gelu_pytorch_tanh")
-    mlp = PlainMlp(
-        at,
-        hidden,
-        intermediate,
-        activation,
-        names=_MLP,
-        axis_name="vision_intermediate",
-        biased=True,
-        rule="stored",
-    )
-    before, between = (LayerNorm(f"{at}layer_norm{each}", hidden, eps, f"{at}ln{each}") for each in (1, 2))
-    return Block(before, attention, between, mlp)
-
-
 def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
     """Map the settings of the image processor; what they leave out has transformers' default."""
     tower = config.decoder.tower
@@ -145,7 +86,7 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
     processor.choice("image_processor_type", _PROCESSORS, "Idefics3ImageProcessor")
     for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
         processor.refuse(needed, True)
-    tile = processor.child("max_image_size").integer("longest_edge", 1, _MAX_TILE, 364)
+    tile = processor.child("max_image_size").integer("longest_edge", 1, MAX_TILE, 364)
     if tile != tower.tile:
         raise processor.error(
             f"max_image_size: longest_edge={tile} is not supported; it must be image_size of config.json, {tower.tile}"

@@ -96,6 +96,11 @@ class ModelConfig:
         return any(cache.span.bidirectional for cache in self.decoder.keeps)
 
     @property
+    def sees_whole_images(self) -> bool:
+        """Whether tokens of an image see later ones: the rows of an image are then whole in a step."""
+        return any(cache.span.images for cache in self.decoder.keeps)
+
+    @property
     def has_states(self) -> bool:
         """True if layers keep states: the pages of a prefix are then not enough to continue from it."""
         return not all(cache.is_paged for cache in self.decoder.keeps)

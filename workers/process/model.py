@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -116,6 +116,8 @@ class RankModel:
         self._vectors = PooledVectors(decoder, served.outside.kept(HEAD_COLUMNS) if decoder.token_head else None)
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._tower = make_tower(held, served.outside, node)
+        inputs = None if self._tower is None else decoder.inputs
+        self._of_images = None if inputs is None else inputs.of_images
         # By what stands before the names of their operations.
         self._programs = [("", served)]
         if self._tower is not None:
@@ -252,6 +254,7 @@ class RankModel:
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
             states = [(work.index, work.begin, work.marks) for work in plan.states or ()]
             placed = [msgspec.structs.astuple(rows) for rows in plan.placed or ()]
+            _replace_placed(tokens, sequences, placed, self._of_images)
             rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
                 sequences, tokens, targets, plan.step_id, plan.drafts or [], states=states, placed=placed
             )
@@ -336,6 +339,24 @@ def _sampled(plan: StepPlan, rows: list[NativeRow]) -> list[list[int]]:
         if sample is not None:
             sampled[index].append(sample[0])
     return sampled
+
+
+def _replace_placed(
+    tokens: npt.NDArray[np.int32],
+    sequences: npt.NDArray[np.int32],
+    placed: Sequence[tuple[int, int, int, int]],
+    token: int | None,
+) -> None:
+    """Put `token`, if there is one, in place of the tokens of a step that stand for rows of images. Plans that name
+    others are refused later."""
+    if token is None:
+        return
+    slots, starts, counts, from_previous = sequences[:, :4].T
+    ends = np.cumsum(np.where(from_previous, 0, counts))
+    for index, start, count, _ in placed:
+        if 0 <= index < len(slots):
+            first = int(ends[index] - counts[index] + start - starts[index])
+            tokens[max(first, 0) : max(first + count, 0)] = token
 
 
 def _concatenated(parts: Iterable[list[int]]) -> npt.NDArray[np.int32]:

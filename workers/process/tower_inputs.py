@@ -9,6 +9,7 @@ import numpy.typing as npt
 from numaserve.workers.interface.protocol import TowerWork
 from numaserve.workers.layers.class_tower import ClassTower
 from numaserve.workers.layers.grid_tower import NUM_TAPS, ROTARY, TAPS, GridTower
+from numaserve.workers.layers.pooled_tower import AXES, PooledTower
 from numaserve.workers.layers.vision import PATCHES, TileTower, Tower
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.rope import rope_tables
@@ -90,7 +91,7 @@ class ClassInputs(TileInputs):
 class GridInputs(TowerInputs):
     """The inputs of a tower whose images have any number of rows and columns of squares."""
 
-    def __init__(self, tower: GridTower, table: Floats, outside: OutsideRows) -> None:
+    def __init__(self, tower: GridTower | PooledTower, table: Floats, outside: OutsideRows) -> None:
         """`table` has the value of each byte of each channel, fp32 [3, 256]."""
         self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.embedding.frames or 1
         self._most, self._side, self._table = tower.features, tower.side, table
@@ -160,11 +161,27 @@ class GridInputs(TowerInputs):
         return np.clip(numbers, 0, self._side - 1), np.clip(1 - distance, 0, None)
 
 
+class AxisInputs(GridInputs):
+    """The inputs of a tower that has a table of positions for columns, and one for rows."""
+
+    def _fill_rotary(self, places: tuple[Indices, Indices]) -> None:
+        row, column = places
+        super()._fill_rotary((column, row))
+
+    def _fill_taps(self, taps: Floats, places: tuple[Indices, Indices], height: int, width: int) -> None:
+        row, column = places
+        count = len(row)
+        taps.view(np.int32)[:count, :AXES] = np.stack([column, self._side + row], axis=1)
+        taps[:count, AXES:] = 1.0
+
+
 def make_inputs(tower: Tower, table: Floats, outside: OutsideRows) -> TowerInputs:
     """Return the inputs of a tower; `table` has the value of each byte of each channel, fp32 [3, 256]."""
     if isinstance(tower, GridTower):
         return GridInputs(tower, table, outside)
+    if isinstance(tower, PooledTower):
+        return AxisInputs(tower, table, outside)
     if isinstance(tower, ClassTower):
         return ClassInputs(tower, table, outside)
-    assert isinstance(tower, TileTower)  # noqa: S101  there are two kinds
+    assert isinstance(tower, TileTower)  # noqa: S101  there are four kinds
     return TileInputs(tower, table, outside)

@@ -8,6 +8,7 @@ from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.config.safetensors_files import files_below
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.formed_source import FormedSource, formed_sources
 from numaserve.workers.weights.framed_source import FramedSource
 from numaserve.workers.weights.head_source import HeadSource
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -27,15 +28,24 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
         model = files.gguf if sees else replace(files.gguf, projector=None)
         names = GgufNames(config.decoder, config.skipped_layers)
         found, frames = GGUFSource(model, names), names.frames()
-        return FramedSource(found, frames) if frames else found
+        return _formed(FramedSource(found, frames) if frames else found, config)
     below = (file for folder in config.folders for file in files_below(files.path, folder))
     source: TensorSource = SafetensorsSource([*files.safetensors, *below])
     if config.decoder.token_head is not None:
         source = HeadSource(source, files.path)
     stacks = stacks_of(config.decoder)
-    if not stacks:
+    if stacks:
+        source = StackedSource(source, stacks, config.names_in(source.names()))
+    return _formed(source, config)
+
+
+def _formed(source: TensorSource, config: ModelConfig) -> TensorSource:
+    """Return the source with matrices in the form that the loader needs."""
+    formed = formed_sources(config.decoder)
+    if not formed:
         return source
-    return StackedSource(source, stacks, config.names_in(source.names()))
+    names = config.names_in(source.names())
+    return FormedSource(source, {names.of(each, 0): each for each in formed})
 
 
 def check_checkpoint(files: ModelFiles, config: ModelConfig) -> None:

@@ -8,6 +8,7 @@ from tests.support.families.row import LATENT_HEADS, MINISTRAL, Row, rope, sizes
 
 _VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 _PATCHES = {"image_size": 28, "patch_size": 14}
+_OF_IMAGES = {"mm_tokens_per_image": 4, "boi_token_index": 495, "eoi_token_index": 496, "image_token_index": 497}
 
 
 def nested(name: str, text: str, *, outer: bool, inner: bool) -> hf.PreTrainedConfig:
@@ -21,7 +22,8 @@ def around(name: str, within: hf.PreTrainedConfig, *, outer: bool = False) -> hf
     """A multimodal configuration around that of a text model."""
     vision = {"gemma3": hf.SiglipVisionConfig, "mistral3": hf.PixtralVisionConfig}[name](**_VISION, **_PATCHES)
     whole = {"gemma3": hf.Gemma3Config, "mistral3": hf.Mistral3Config}[name]
-    return whole(text_config=within.to_dict(), vision_config=vision.to_dict(), tie_word_embeddings=outer)
+    more = _OF_IMAGES if name == "gemma3" else {}
+    return whole(text_config=within.to_dict(), vision_config=vision.to_dict(), tie_word_embeddings=outer, **more)
 
 
 NESTED = {

@@ -98,7 +98,14 @@ class Attention(Mixer):
         """See `Mixer`."""
         mask = self.mask
         cache = Paged(
-            self.queries, self.keys, self.head_dim, self.values, mask.window, mask.chunked, mask.bidirectional
+            self.queries,
+            self.keys,
+            self.head_dim,
+            self.values,
+            mask.window,
+            mask.chunked,
+            mask.bidirectional,
+            mask.images,
         )
         return Borrowed(cache) if self.source == "cached" else cache
 
@@ -148,7 +155,7 @@ class Attention(Mixer):
     @cached_property
     def _heads(self) -> tuple[Part, ...]:
         names, at, dim = self.names, self.at, self.head_dim
-        rotated = dim if self.rotation.pairs else 0
+        rotated, run = self.rotation.order(dim)
         heads = (
             (names.q, self.queries, dim, rotated),
             (names.k, self.keys, dim, rotated),
@@ -160,7 +167,7 @@ class Attention(Mixer):
             (at + module, axis.count * wide, name) for (module, axis, wide, _), name in zip(heads, gguf, strict=False)
         ]
         return tuple(
-            Part(source, Order(axis.count, wide, first, pairs=pairs), axis, wide)
+            Part(source, Order(axis.count, wide, first, pairs=pairs, run=run), axis, wide)
             for (source, first), (_, axis, wide, pairs) in zip(
                 stacked(*tensors, columns=self.hidden), heads, strict=True
             )

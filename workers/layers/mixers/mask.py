@@ -47,6 +47,7 @@ class Mask(Layer):
     sinks: Sinks | None = None
     chunked: bool = False  # a query sees the tokens of its chunk of `window` tokens
     bidirectional: bool = False
+    images: bool = False  # a token of an image sees later tokens of the same image, too
 
     def attend(
         self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex, *, value_scale: float = 1.0

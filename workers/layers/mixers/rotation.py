@@ -20,6 +20,15 @@ class Rotation(Layer):
 
     rope: RopeConfig
     pairs: bool = False  # rotated dimensions lie in pairs in the checkpoint, not in halves
+    # Parts of a head that are rotated by a coordinate each, in halves in the checkpoint. Here the first halves of all
+    # parts come first.
+    parts: int = 1
+
+    def order(self, dim: int) -> tuple[int, int]:
+        """Return `pairs` and `run` of the `Order` of a head's dimensions."""
+        if self.parts > 1:
+            return dim, dim // (2 * self.parts)
+        return (dim, 1) if self.pairs else (0, 1)
 
     @property
     def ropes(self) -> frozenset[RopeConfig]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.mlp import PlainMlp
 from numaserve.workers.layers.vision import Tower
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_gemma import mean_rows, pooled_forms, pooled_text, pooled_vision
 from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
 from numaserve.workers.models.config.gguf_llama4 import llama4_vision, llama4_widths
 from numaserve.workers.models.config.gguf_names import Shape, shape_of
@@ -37,7 +38,8 @@ _EDGES = 4  # tiles along the longest edge of an image, in all published models;
 @dataclass(frozen=True)
 class _Kind:
     """Towers with one type of projector: the token that stands for a part of an image, and what files state of them
-    alone, as fields of `vision_config`, of `text_config`, of the image processor and of the whole config.json."""
+    alone, as fields of `vision_config`, of `text_config`, of the image processor and of the whole config.json. `frame`
+    has the tokens around an image by their fields in config.json."""
 
     placeholder: str
     sizes: Callable[[Fields], dict[str, object]]
@@ -46,6 +48,7 @@ class _Kind:
     outer: Callable[[Fields], dict[str, object]] = lambda metadata: {}
     widths: Callable[[Mapping[str, Shape]], dict[str, object]] = lambda shapes: {}  # fields of `vision_config` too
     gated: bool = False  # files may state the activation of a gate
+    frame: Mapping[str, str] = field(default_factory=dict)
 
 
 def projector_type(file: GGUFFile) -> object:
@@ -67,6 +70,7 @@ def with_projector(text: Fields, model: GGUFFile, metadata: Fields, tower: GGUFF
         "scale_factor": metadata.values.get("clip.vision.projector.scale_factor"),
         "tie_word_embeddings": text.values["tie_word_embeddings"],
         "image_token_id": _placeholder(model, text, kind.placeholder),
+        **{key: _placeholder(model, text, token) for key, token in kind.frame.items()},
         **kind.outer(metadata),
     }
     return Fields(fields, text.where)
@@ -115,6 +119,20 @@ _KINDS = {
     GRID_PROJECTOR: _Kind("<|image_pad|>", grid_sizes, grid_vision, grid_text),
     LLAMA4_PROJECTOR: _Kind("<|patch|>", lambda metadata: {}, llama4_vision, widths=llama4_widths),
     PIXTRAL_PROJECTOR: _Kind("[IMG]", lambda metadata: {}, pixtral_vision, pixtral_text, pixtral_outer, gated=True),
+    "gemma3": _Kind(
+        "<image_soft_token>",
+        lambda metadata: {},
+        outer=mean_rows,
+        frame={"boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>"},
+    ),
+    "gemma4v": _Kind(
+        "<|image|>",
+        lambda metadata: {},
+        pooled_vision,
+        pooled_text,
+        widths=pooled_forms,
+        frame={"boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
+    ),
 }
 
 

@@ -1,0 +1,153 @@
+"""Tiny random checkpoints of Gemma 4 with its vision tower, as they are published, and images for them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as hf
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+from tests.support import checkpoints, gemma4
+from tests.support.gemma_vision import BEGIN, END, IMAGE_TOKEN, Pixels, save_tokenizer
+
+BEGINS, ENDS, PLACEHOLDER = "<|image>", "<image|>", "<|image|>"
+PATCH, ROWS = 8, 280  # pixels of a side, and rows of features of the largest image
+TEMPLATE = """{%- for message in messages -%}
+{{ message.role + ":" }}
+{%- if message.content is string -%}{{ message.content }}
+{%- else -%}{%- for part in message.content -%}
+{%- if part.type == "image" -%}<|image|>
+{%- elif part.type == "text" -%}{{ part.text }}{%- endif -%}
+{%- endfor -%}{%- endif -%}{{ "\\n" }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}model:{%- endif -%}"""
+
+
+def _model(text: hf.PreTrainedConfig, factor: int, **vision: Any) -> hf.PreTrainedConfig:
+    sizes = {"patch_size": PATCH, "pooling_kernel_size": factor, "position_embedding_size": ROWS * factor}
+    tokens = {"boi_token_id": BEGIN, "eoi_token_id": END, "image_token_id": IMAGE_TOKEN}
+    others = {"video_token_id": 491, "audio_token_id": 492}
+    return hf.Gemma4Config(text_config=text.to_dict(), vision_config=sizes | vision, **tokens, **others)
+
+
+def _heads(hidden: int, heads: int, dim: int) -> dict[str, int]:
+    of_heads = {"num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": dim}
+    return {"hidden_size": hidden, "intermediate_size": 136, "num_hidden_layers": 2, **of_heads}
+
+
+_SIZES: dict[str, Any] = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 16}
+# Heads that no number of ranks divides, widths that are no multiple of a tile, and windows shorter than most images.
+CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    # As E2B and E4B: inputs of layers, and products of the tower that are clipped.
+    "gemma4-inputs": lambda: _model(
+        gemma4.text_config(checkpoints.sizes(96, 6, 3, 96, layers=7, **_SIZES), **gemma4.SHARED, pad_token_id=5),
+        2,
+        **_heads(120, 5, 24),
+        use_clipped_linears=True,
+    ),
+    # As 26B and 31B: tokens of an image see each other in sliding layers.
+    "gemma4-whole": lambda: _model(
+        gemma4.text_config(
+            checkpoints.sizes(96, 6, 3, 96, layers=3, **_SIZES),
+            **gemma4.KEYS_ONLY,
+            use_bidirectional_attention="vision",
+        ),
+        3,
+        **_heads(96, 3, 32),
+        standardize=True,
+    ),
+}
+
+
+def build(case: str) -> hf.PreTrainedModel:
+    """Return a model of a case, whose bounds clip some values and whose means are standardised."""
+    model = checkpoints.build(CASES[case]())
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, buffer in model.model.vision_tower.named_buffers():
+            noise = torch.rand(buffer.shape, generator=generator)
+            if name.endswith(("_min", "_max")):
+                bound = (1.5 if "input" in name else 3.0) * (0.8 + 0.4 * noise)
+                value = -bound if name.endswith("_min") else bound
+            elif name.startswith("std_"):
+                value = noise + 0.5 if name == "std_scale" else 8 * (noise - 0.5)
+            else:
+                continue
+            buffer.copy_(value.to(torch.bfloat16).float())
+    return model
+
+
+def processor_settings(factor: int) -> dict[str, Any]:
+    """Return the settings of the image processor as published processor_config.json files have them."""
+    return {
+        "do_convert_rgb": True,
+        "do_normalize": False,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.0, 0.0, 0.0],
+        "image_processor_type": "Gemma4ImageProcessor",
+        "image_seq_length": ROWS,
+        "image_std": [1.0, 1.0, 1.0],
+        "max_soft_tokens": ROWS,
+        "patch_size": PATCH,
+        "pooling_kernel_size": factor,
+        "resample": 3,
+        "rescale_factor": 0.00392156862745098,
+    }
+
+
+def factor_of(model: hf.PreTrainedConfig) -> int:
+    """Return the patches of a side of a square."""
+    return int(model.vision_config.pooling_kernel_size)
+
+
+def save(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save a model with the settings of its processor."""
+    checkpoints.save(model, folder)
+    processor = {"image_processor": processor_settings(factor_of(model.config)), "processor_class": "Gemma4Processor"}
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+    return folder
+
+
+def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save a model with a tokenizer, and with a chat template that writes images as published ones do."""
+    save(model, folder)
+    save_tokenizer(folder, [BEGINS, ENDS, PLACEHOLDER], TEMPLATE)
+    return folder
+
+
+def random_images(shapes: Sequence[tuple[int, int]], factor: int, seed: int = 0) -> list[Pixels]:
+    """Return images, uint8 [height, width, 3], with these numbers of features: noise over a slope."""
+    rng, square = np.random.default_rng(seed), PATCH * factor
+
+    def image(rows: int, cols: int) -> Pixels:
+        height, width = rows * square, cols * square
+        slope = np.linspace(0, 1, height)[:, None, None] * rng.uniform(0, 200, (1, width, 3))
+        return (slope + rng.uniform(0, 55, (height, width, 3))).astype(np.uint8)
+
+    return [image(*shape) for shape in shapes]
+
+
+def in_store(images: Sequence[Pixels], factor: int) -> Pixels:
+    """Return the pixels of images as the image store has them, uint8 [images, the most bytes of an image]."""
+    found = np.zeros((len(images), ROWS * (PATCH * factor) ** 2 * 3), np.uint8)
+    for row, image in zip(found, images, strict=True):
+        row[: image.size] = image.reshape(-1)
+    return found
+
+
+def processor_of(factor: int, **changes: Any) -> Gemma4ImageProcessorPil:
+    """Return transformers' image processor."""
+    kept = {name: value for name, value in processor_settings(factor).items() if name != "image_processor_type"}
+    return Gemma4ImageProcessorPil(**kept | changes)
+
+
+def inputs_of(images: Sequence[Pixels], tokens: torch.Tensor, factor: int) -> Mapping[str, torch.Tensor]:
+    """Return what transformers' image processor makes of images that need no resizing, and where they are in
+    `tokens`."""
+    made = processor_of(factor, do_resize=False)([*images], return_tensors="pt")
+    given = {name: made[name] for name in ("pixel_values", "image_position_ids")}
+    return {**given, "mm_token_type_ids": (tokens == IMAGE_TOKEN).int()[None]}

@@ -25,6 +25,8 @@ OTHER = ModelSettings(
     max_image_pixels=1 << 22,
     pooled=True,
     mtp=True,
+    stage=1,
+    stages=2,
 )
 
 

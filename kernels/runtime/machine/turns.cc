@@ -19,22 +19,26 @@ Turns::Turns(int threads, Body body, void* context)
   void* const mapped = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   stacks_ = static_cast<std::byte*>(mapped);
-  const auto self = reinterpret_cast<uintptr_t>(this);
   for (size_t thread = 1; thread < contexts_.size(); ++thread) {
     std::byte* const stack = stacks_ + thread * (kGuard + kStack) + kGuard;
     if (mprotect(stack, kStack, PROT_READ | PROT_WRITE) != 0) {
       munmap(stacks_, bytes_);
       throw std::bad_alloc();
     }
-    ucontext_t& made = contexts_[thread];
-    getcontext(&made);
-    made.uc_stack.ss_sp = stack;
-    made.uc_stack.ss_size = kStack;
-    made.uc_link = nullptr;
-    // The arguments are of type int, so that a pointer takes two.
-    makecontext(&made, reinterpret_cast<void (*)()>(begin), 2, static_cast<unsigned>(self),
-                static_cast<unsigned>(self >> 32));
+    prepare(contexts_[thread], stack);
   }
+}
+
+// Apart from the loop of the constructor: getcontext may return twice, and gcc cannot keep the loop's variable then.
+void Turns::prepare(ucontext_t& made, std::byte* stack) {
+  getcontext(&made);
+  made.uc_stack.ss_sp = stack;
+  made.uc_stack.ss_size = kStack;
+  made.uc_link = nullptr;
+  // The arguments are of type int, so that a pointer takes two.
+  const auto self = reinterpret_cast<uintptr_t>(this);
+  makecontext(&made, reinterpret_cast<void (*)()>(begin), 2, static_cast<unsigned>(self),
+              static_cast<unsigned>(self >> 32));
 }
 
 Turns::~Turns() { munmap(stacks_, bytes_); }

@@ -26,6 +26,7 @@ class Turns {
 
  private:
   static void begin(unsigned low, unsigned high);
+  void prepare(ucontext_t& made, std::byte* stack);
 
   Body body_;
   void* context_;

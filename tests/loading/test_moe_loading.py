@@ -151,8 +151,8 @@ def test_a_rank_without_columns_of_an_expert_holds_nothing_of_it(saved: dict[str
             "experts.3.down_proj.weight has shape [72, 128], but the configuration asks for [128, 72]",
         ),
         (
-            lambda t: t | {"model.layers.0.mlp.shared_expert_gate.weight": torch.ones(128)},
-            "shape [128], but the configuration asks for [1, 128]",
+            lambda t: t | {"model.layers.0.mlp.shared_expert_gate.weight": torch.ones(2, 128)},
+            "shape [2, 128], but the configuration asks for [1, 128]",
         ),
     ],
 )

@@ -185,7 +185,7 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "vocabulary": 32,
         "extra_tokens": 0,
         "context_parallel": None,
-        "caches": [(9, 3, 0, 0, head_dim, head_dim, False, 0, False, False, 30, 0)],
+        "caches": [(9, 3, 0, 0, head_dim, head_dim, False, 0, False, False, False, 30, 0)],
         "states": [],
         "kv_dtype": dtype,
         "arena_bytes": 4096,

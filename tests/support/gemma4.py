@@ -89,7 +89,8 @@ def around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:
             audio_config={"audio_embed_dim": 16},
         )
     vision = {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 840}
-    tokens = {"boi_token_id": 495, "eoi_token_id": 496, "image_token_id": 497}
+    # Random texts have no token below 3: transformers takes that of images for padding.
+    tokens = {"boi_token_id": 495, "eoi_token_id": 496, "image_token_id": 2}
     return hf.Gemma4Config(text_config=text.to_dict(), vision_config=_VISION | vision, **tokens)
 
 

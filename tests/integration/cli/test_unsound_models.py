@@ -213,7 +213,7 @@ def edited(name: str, **changes: object) -> Callable[[Path], None]:
         ),
         (
             edited("config.json", image_token_id=vision.IMAGE_TOKEN + 1),
-            "the token 498, which stands for an image, is no special token of the tokenizer",
+            "the token 498, which stands for an image or next to one, is no special token of the tokenizer",
         ),
         (
             lambda folder: vision.save_tokenizer(folder, edge="<edge>"),

@@ -29,7 +29,9 @@ def a_snapshot_is_found_before_it_is_stored(
 
 
 @defect(KVCache, "_usable")
-def more_pages_are_found_than_states(_right: Callable[..., Node], _cache: KVCache, matched: Node) -> Node:
+def more_pages_are_found_than_states(
+    _right: Callable[..., Node], _cache: KVCache, _seq: Sequence, matched: Node
+) -> Node:
     """A sequence goes on after all pages that it has found."""
     return matched
 

@@ -1,11 +1,11 @@
 """A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
 
 `model` in its options chooses the behaviour: `ready`, `never` (is never ready), `again` (is ready from its second start
-on), `late` (is ready once there is a file next to the notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf`
-(ignores the signal to end), `relapses` (exits with 2 at its second start), `parent` (has a worker, which ends when
-there is a file next to the notes), `knowing` (has what is asked of all), `adapted` (lists an adapter that was
-loaded later), or `silent` (does not answer that). What it
-notes is written to the file `notes` in the options, a line each.
+on), `late` (is ready once there is a file next to the notes), `lingers` (is never ready, and ends once there is a file
+next to the notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf` (ignores the signal to end), `relapses`
+(exits with 2 at its second start), `parent` (has a worker, which ends when there is a file next to the notes),
+`knowing` (has what is asked of all), `adapted` (lists an adapter that was loaded later), or `silent` (does not answer
+that). Its notes are written to the file `notes` in the options, a line each.
 """
 
 import asyncio
@@ -59,9 +59,11 @@ class FakeMember:
         server = await asyncio.start_unix_server(self.serve, sock=self.listener)
         while self.how == "late" and not self.notes.with_suffix(".ready").exists():
             await asyncio.sleep(0.01)
-        if self.how != "never" and (self.how != "again" or starts > 1):
+        if self.how not in {"never", "lingers"} and (self.how != "again" or starts > 1):
             self.notify("READY=1\nSTATUS=x")
         await stop.wait()
+        while self.how == "lingers" and not self.notes.with_suffix(".end").exists():
+            await asyncio.sleep(0.01)
         self.notify("STOPPING=1")
         self.note("stops")
         server.close()

@@ -116,13 +116,15 @@ async def test_requests_that_wait_for_a_model_that_is_unloaded_by_order_have_it_
 
 
 async def test_a_model_that_is_unloaded_by_order_stays_so_when_those_who_waited_have_left(opened: Open) -> None:
-    async with opened({"a": {"how": "never"}}, load_wait_s=3600) as door:
+    async with opened({"a": {"how": "lingers"}}, load_wait_s=3600) as door:
         held = asyncio.create_task(echoed(door, "a"))
         await door.until(lambda: door.fleet.waiting("a") == 1)
         ordered = asyncio.create_task(door.fleet.unload("a"))
         await asyncio.sleep(0)
         assert door.fleet.state("a") == "draining"
         held.cancel()
+        await door.until(lambda: door.fleet.waiting("a") == 0)
+        door.notes.with_suffix(".end").touch()
         assert await ordered == "unloaded"
         assert len(started(door, "a")) == 1
 

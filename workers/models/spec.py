@@ -17,6 +17,7 @@ from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stage import Stage
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.layers.token_head import VECTORS, WEIGHTS, TokenHead
+from numaserve.workers.layers.vision import Tower
 from numaserve.workers.program.ops.rows import Pooling
 
 
@@ -138,6 +139,18 @@ class ModelConfig:
     def or_saved_as(self, other: ModelConfig) -> ModelConfig:
         """Return the same model, whose checkpoint may have the names of tensors of `other` instead."""
         return replace(self, saved_as=(*self.saved_as, other.decoder))
+
+    def with_tower(self, tower: Tower, aliases: Aliases) -> ModelConfig:
+        """Return the same text model with a tower, whose tensors have the names of `aliases` and are no longer
+        ignored."""
+        saved = tuple(each for _, each in aliases)
+        ignored = (each for each in self.ignored_prefixes if not any(name.startswith(each) for name in saved))
+        return replace(
+            self,
+            decoder=replace(self.decoder, tower=tower),
+            aliases=(*self.aliases, *aliases),
+            ignored_prefixes=tuple(ignored),
+        )
 
     def seeing(self, images: ImageInput) -> ModelConfig:
         """Return the same model, whose tower takes images of these settings."""

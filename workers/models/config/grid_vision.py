@@ -189,14 +189,8 @@ def seeing(
     predictor = decoder.predictor
     if predictor is not None:
         predictor = replace(predictor, block=_by_axes(predictor.block, text, sections))
-    saved = [saved for _, saved in ALIASES]
-    return replace(
-        config,
-        decoder=replace(decoder, tower=tower, blocks=blocks, predictor=predictor),
-        prefixes=MULTIMODAL["prefixes"],
-        aliases=(*config.aliases, *ALIASES),
-        ignored_prefixes=tuple(each for each in config.ignored_prefixes if each not in saved),
-    )
+    decoder = replace(decoder, blocks=blocks, predictor=predictor)
+    return replace(config, decoder=decoder, prefixes=MULTIMODAL["prefixes"]).with_tower(tower, ALIASES)
 
 
 def _by_axes(block: Block, text: Fields, sections: Sections) -> Block:

@@ -13,18 +13,10 @@ from numaserve.workers.models.spec import ModelConfig
 def seeing_images(config: ModelConfig, tower: Tower, aliases: Aliases, both_ways: Sequence[bool]) -> ModelConfig:
     """Return a text model with a `tower`, whose tensors have the names of `aliases`. `both_ways` has whether tokens of
     an image see later ones of the same image, for each layer."""
-    saved = tuple(each for _, each in aliases)
     blocks = tuple(
         _with_images(block) if each else block for block, each in zip(config.decoder.blocks, both_ways, strict=True)
     )
-    return replace(
-        config,
-        decoder=replace(config.decoder, tower=tower, blocks=blocks),
-        aliases=(*config.aliases, *aliases),
-        ignored_prefixes=tuple(
-            each for each in config.ignored_prefixes if not any(name.startswith(each) for name in saved)
-        ),
-    )
+    return replace(config, decoder=replace(config.decoder, blocks=blocks)).with_tower(tower, aliases)
 
 
 def _with_images(block: Block) -> Block:

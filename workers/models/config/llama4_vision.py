@@ -1,8 +1,6 @@
 """The vision tower of Llama 4 in config.json, and its image processor. The source is transformers 5.24,
 models/llama4."""
 
-from dataclasses import replace
-
 from numaserve.workers.interface.images import Canvas, ImageInput
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.class_tower import ClassTower
@@ -50,13 +48,7 @@ _IMAGE_TOKEN = 200092
 def seeing_llama4(config: ModelConfig, fields: Fields) -> ModelConfig:
     """Return a text model with the tower of `fields`."""
     vision = fields.child("vision_config").with_defaults(**_DEFAULTS)
-    saved = [name for _, name in _ALIASES]
-    return replace(
-        config,
-        decoder=replace(config.decoder, tower=_read_tower(vision, config.hidden_size)),
-        aliases=(*config.aliases, *_ALIASES),
-        ignored_prefixes=tuple(each for each in config.ignored_prefixes if each not in saved),
-    )
+    return config.with_tower(_read_tower(vision, config.hidden_size), _ALIASES)
 
 
 def _read_tower(vision: Fields, outputs: int) -> ClassTower:

@@ -60,14 +60,8 @@ _BREAK = "v.token_embd."  # GGUF files repeat the embedding of a token in the to
 
 def seeing_pixtral(config: ModelConfig, fields: Fields, *, llava: bool = False) -> ModelConfig:
     """Return a text model with the tower of `fields`, and with the projector of Mistral 3 or that of LLaVA."""
-    tower = _read_tower(fields, config, llava=llava)
-    saved = [name for _, name in _ALIASES]
-    return replace(
-        config,
-        decoder=replace(config.decoder, tower=tower),
-        aliases=(*config.aliases, *_ALIASES),
-        ignored_prefixes=(*(each for each in config.ignored_prefixes if each not in saved), _BREAK),
-    )
+    seeing = config.with_tower(_read_tower(fields, config, llava=llava), _ALIASES)
+    return replace(seeing, ignored_prefixes=(*seeing.ignored_prefixes, _BREAK))
 
 
 def _read_tower(fields: Fields, config: ModelConfig, *, llava: bool) -> GridTower:

@@ -18,7 +18,7 @@ from numaserve.workers.models.config.huggingface import (
     read_layer_kinds,
     read_text,
 )
-from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.images_seen import seeing_images
 from numaserve.workers.models.config.rope import read_ropes
 from numaserve.workers.models.config.siglip import MAX_TILE, read_eps, read_side, read_siglip
@@ -64,8 +64,6 @@ _ALIASES = tuple(
 _HEADS = tuple(f"{saved}head." for begin, saved in _ALIASES if begin == "vision_model.")
 _PROCESSORS = {f"Gemma3ImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
 _BILINEAR = 2
-_HALF = 0.5
-_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 _IMAGE_TOKEN, _BEGIN, _END = 262144, 255999, 256000
 _MAX_ROWS = 4096  # of features of an image
 
@@ -111,8 +109,7 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
     tower = config.decoder.tower
     assert isinstance(tower, TileTower)  # noqa: S101  every model with this reader has one
     processor.choice("image_processor_type", _PROCESSORS, "Gemma3ImageProcessor")
-    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
-        processor.refuse(needed, True)
+    check_steps(processor)
     processor.refuse("do_pan_and_scan", False)
     size = processor.child("size")
     edges = [size.integer(edge, 1, MAX_TILE, tower.tile) for edge in ("height", "width")]
@@ -126,9 +123,9 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
         sizes=Tiles(side=tower.tile, longest_edge=0, split=False, rows=tower.features),
         resample=read_filter(processor, _BILINEAR),
         do_resize=True,
-        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
-        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
-        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
+        rescale=read_rescale(processor),
+        mean=read_channels(processor, "image_mean"),
+        std=read_channels(processor, "image_std"),
         token=fields.with_values(image_token_id=token).integer("image_token_id", 0, most, _IMAGE_TOKEN),
         frame=Frame(
             begin=fields.integer("boi_token_index", 0, most, _BEGIN),

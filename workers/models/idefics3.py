@@ -8,7 +8,7 @@ from numaserve.workers.layers.vision import Connector, TileTower
 from numaserve.workers.models import llama
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_text
-from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.siglip import MAX_TILE, read_side, read_siglip
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
@@ -39,8 +39,6 @@ _MAX_EDGE = 1 << 16
 # Fast and Pil are classes of the same processor.
 _PROCESSORS = {f"{name}ImageProcessor{kind}": None for name in ("Idefics3", "SmolVLM") for kind in ("", "Fast", "Pil")}
 _LANCZOS = 1
-_HALF = 0.5
-_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 
 _PREFIXES = ("model.text_model.",)
 _ALIASES = (("vision_model.", "model.vision_model."), ("connector.", "model.connector."))
@@ -84,8 +82,7 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
     tower = config.decoder.tower
     assert isinstance(tower, TileTower)  # noqa: S101  every model of the family has one
     processor.choice("image_processor_type", _PROCESSORS, "Idefics3ImageProcessor")
-    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
-        processor.refuse(needed, True)
+    check_steps(processor)
     tile = processor.child("max_image_size").integer("longest_edge", 1, MAX_TILE, 364)
     if tile != tower.tile:
         raise processor.error(
@@ -103,9 +100,9 @@ def read_images(fields: Fields, processor: Fields, config: ModelConfig) -> Image
         ),
         resample=read_filter(processor, _LANCZOS),
         do_resize=True,
-        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
-        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
-        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
+        rescale=read_rescale(processor),
+        mean=read_channels(processor, "image_mean"),
+        std=read_channels(processor, "image_std"),
         token=fields.integer("image_token_id", 0, config.vocab_size - 1, _IMAGE_TOKEN),
         text="idefics3",
     )

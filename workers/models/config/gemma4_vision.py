@@ -20,7 +20,7 @@ from numaserve.workers.models.config.huggingface import (
     read_head_dim,
     read_layer_count,
 )
-from numaserve.workers.models.config.image_processor import read_filter
+from numaserve.workers.models.config.image_processor import check_steps, read_filter, read_rescale
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
@@ -135,9 +135,7 @@ def read_pooled_images(fields: Fields, processor: Fields, config: ModelConfig) -
     tower = config.decoder.tower
     assert isinstance(tower, PooledTower)  # noqa: S101  every model with this reader has one
     processor.choice("image_processor_type", _PROCESSORS, "Gemma4ImageProcessor")
-    for needed in ("do_convert_rgb", "do_resize", "do_rescale"):
-        processor.refuse(needed, True)
-    processor.refuse("do_normalize", False)
+    check_steps(processor, normalizes=False)
     processor.refuse("patch_size", tower.patch)
     processor.refuse("pooling_kernel_size", tower.factor)
     rows = processor.with_values(max_soft_tokens=str(processor.values.get("max_soft_tokens") or 280))
@@ -152,7 +150,7 @@ def read_pooled_images(fields: Fields, processor: Fields, config: ModelConfig) -
         sizes=Grid(square=square, least_pixels=square**2, pixels=count * square**2, fills=True),
         resample=read_filter(processor, _BICUBIC),
         do_resize=True,
-        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
+        rescale=read_rescale(processor),
         mean=_HALF,
         std=_HALF,
         token=fields.integer("image_token_id", 0, most, _IMAGE_TOKEN),

@@ -22,7 +22,7 @@ from numaserve.workers.models.config.huggingface import (
     read_head_dim,
     read_layer_count,
 )
-from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.rope import rope_fields
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
@@ -53,8 +53,6 @@ _MLP = MlpNames(up="mlp.linear_fc1", down="mlp.linear_fc2")
 # Fast and Pil are classes of the same processor.
 _PROCESSORS = {f"Qwen2VLImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
 _BICUBIC = 3
-_HALF = 0.5
-_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 _LEAST, _MOST = 65536, 16777216  # pixels of an image, in published settings
 _AXES: tuple[RowIndex, ...] = ("time", "height", "width")
 Sections = tuple[int, int, int]  # pairs that are rotated by each coordinate
@@ -157,8 +155,7 @@ def read_grid_images(fields: Fields, processor: Fields, config: ModelConfig) -> 
     tower = config.decoder.tower
     assert isinstance(tower, GridTower)  # noqa: S101  every model with this reader has one
     processor.choice("image_processor_type", _PROCESSORS, "Qwen2VLImageProcessor")
-    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
-        processor.refuse(needed, True)
+    check_steps(processor)
     processor.refuse("patch_size", tower.patch)
     processor.refuse("temporal_patch_size", tower.embedding.frames)
     processor.refuse("merge_size", tower.factor)
@@ -172,9 +169,9 @@ def read_grid_images(fields: Fields, processor: Fields, config: ModelConfig) -> 
         sizes=Grid(square=tower.patch * tower.factor, least_pixels=least, pixels=most),
         resample=read_filter(processor, _BICUBIC),
         do_resize=True,
-        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
-        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
-        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
+        rescale=read_rescale(processor),
+        mean=read_channels(processor, "image_mean"),
+        std=read_channels(processor, "image_std"),
         token=fields.integer("image_token_id", 0, config.vocab_size - 1),
     )
 

@@ -1,6 +1,7 @@
 """The settings of transformers' image processors, as the folder of a checkpoint has them."""
 
 from pathlib import Path
+from typing import Literal
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import is_there, read_json
@@ -10,6 +11,9 @@ from numaserve.workers.models.config.fields import Fields
 _FILE, _WHOLE_FILE, _NESTED = "preprocessor_config.json", "processor_config.json", "image_processor"
 _FILTERS = 6  # of Pillow
 _MOST = 1e3
+_LEAST = {"image_mean": -_MOST, "image_std": 1e-3}
+_STEPS = ("do_convert_rgb", "do_resize", "do_rescale")
+_HALF = 0.5
 
 
 def read_image_processor(folder: Path, *, needed: bool = True) -> Fields:
@@ -33,8 +37,22 @@ def read_filter(processor: Fields, default: int) -> int:
     return processor.integer("resample", 0, _FILTERS - 1, default)
 
 
-def read_channels(processor: Fields, key: str, low: float, default: float) -> Channels:
-    """Return a number of at least `low` for each channel; one number stands for all of them."""
+def check_steps(processor: Fields, *, normalizes: bool = True) -> None:
+    """Raise `OperatorError` for settings that leave out a step from a file to the values of pixels, or, unless the
+    processor `normalizes`, have one more."""
+    for needed in _STEPS:
+        processor.refuse(needed, True)
+    processor.refuse("do_normalize", normalizes)
+
+
+def read_rescale(processor: Fields) -> float:
+    """Return the factor of the bytes of pixels."""
+    return processor.number("rescale_factor", 1e-9, 1e3, 1 / 255)
+
+
+def read_channels(processor: Fields, key: Literal["image_mean", "image_std"], default: float = _HALF) -> Channels:
+    """Return a number for each channel; one number stands for all of them."""
+    low = _LEAST[key]
     if isinstance(processor.values.get(key), list):
         red, green, blue = processor.numbers(key, 3, low, _MOST)
         return red, green, blue

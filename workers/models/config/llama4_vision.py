@@ -13,7 +13,7 @@ from numaserve.workers.layers.position_embedding import Table
 from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count
-from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.rope import rope_fields
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
@@ -41,7 +41,6 @@ _RATIOS = {0.5: 2}  # of pixel shuffle
 _PROCESSORS = {f"Llama4ImageProcessor{kind}": None for kind in ("", "Fast")}
 _BILINEAR = 2
 _HALF = 0.5
-_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 _IMAGE_TOKEN = 200092
 
 
@@ -141,8 +140,7 @@ def read_llama4_images(fields: Fields, processor: Fields, config: ModelConfig) -
     tower = config.decoder.tower
     assert isinstance(tower, ClassTower)  # noqa: S101  every model with this reader has one
     processor.choice("image_processor_type", _PROCESSORS, "Llama4ImageProcessor")
-    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
-        processor.refuse(needed, True)
+    check_steps(processor)
     processor.refuse("resize_to_max_canvas", False)
     for edge in ("height", "width"):
         processor.child("size").refuse(edge, tower.tile)
@@ -150,9 +148,9 @@ def read_llama4_images(fields: Fields, processor: Fields, config: ModelConfig) -
         sizes=Canvas.of(tower.tile, tower.features, processor.integer("max_patches", 1, _MAX_TILES, 16)),
         resample=read_filter(processor, _BILINEAR),
         do_resize=True,
-        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
-        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, _HALF),
-        std=read_channels(processor, "image_std", _SMALLEST_STD, _HALF),
+        rescale=read_rescale(processor),
+        mean=read_channels(processor, "image_mean"),
+        std=read_channels(processor, "image_std"),
         token=fields.integer(
             "image_token_index" if fields.has("image_token_index") else "image_token_id",
             0,

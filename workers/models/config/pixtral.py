@@ -21,7 +21,7 @@ from numaserve.workers.models.config.huggingface import (
     read_head_dim,
     read_layer_count,
 )
-from numaserve.workers.models.config.image_processor import read_channels, read_filter
+from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.rope import rope_fields
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
@@ -51,7 +51,6 @@ _ATTENTION = AttentionNames("attention.q_proj", "attention.k_proj", "attention.v
 _MLP = MlpNames("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj")
 _PROCESSORS = {f"PixtralImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
 _BICUBIC = 3
-_LARGEST_MEAN, _SMALLEST_STD = 1e3, 1e-3
 # Channels as in CLIP: published settings and the class of transformers have these values.
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _IMAGE_TOKEN = 10
@@ -177,8 +176,7 @@ def read_pixtral_images(fields: Fields, processor: Fields, config: ModelConfig) 
     tower = config.decoder.tower
     assert isinstance(tower, GridTower)  # noqa: S101  every model with this reader has one
     processor.choice("image_processor_type", _PROCESSORS, "PixtralImageProcessor")
-    for needed in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
-        processor.refuse(needed, True)
+    check_steps(processor)
     processor.refuse("do_center_crop", False)
     size = processor.child("size")
     for other in ("shortest_edge", "height", "width", "max_height", "max_width"):
@@ -192,9 +190,9 @@ def read_pixtral_images(fields: Fields, processor: Fields, config: ModelConfig) 
         sizes=Fitted.within_edge(square, longest),
         resample=read_filter(processor, _BICUBIC),
         do_resize=True,
-        rescale=processor.number("rescale_factor", 1e-9, 1e3, 1 / 255),
-        mean=read_channels(processor, "image_mean", -_LARGEST_MEAN, 0.0),
-        std=read_channels(processor, "image_std", _SMALLEST_STD, 1.0),
+        rescale=read_rescale(processor),
+        mean=read_channels(processor, "image_mean", 0.0),
+        std=read_channels(processor, "image_std", 1.0),
         token=_image_token(fields, config),
         text="pixtral",
     )

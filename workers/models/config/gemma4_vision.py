@@ -21,6 +21,7 @@ from numaserve.workers.models.config.huggingface import (
     read_layer_count,
 )
 from numaserve.workers.models.config.image_processor import check_steps, read_filter, read_rescale
+from numaserve.workers.models.config.tower_block import VISION_AXIS
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
@@ -104,7 +105,7 @@ def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
         "intermediate": vision.integer("intermediate_size", 1, MAX_INTERMEDIATE),
         "activation": read_activation(vision, "hidden_activation", "gelu_pytorch_tanh"),
         "names": _MLP,
-        "axis_name": "vision_intermediate",
+        "axis_name": VISION_AXIS,
         "rule": "stored",
     }
     norms = {

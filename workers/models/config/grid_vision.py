@@ -8,7 +8,6 @@ from numaserve.workers.interface.images import Grid, ImageInput
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.grid_tower import GridEmbedding, GridTower, Merger
 from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
-from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.norm import LayerNorm
@@ -24,6 +23,7 @@ from numaserve.workers.models.config.huggingface import (
 )
 from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.rope import rope_fields
+from numaserve.workers.models.config.tower_block import read_attention, read_mlp
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import RopeConfig
@@ -99,30 +99,9 @@ def _embedding(vision: Fields, hidden: int) -> GridEmbedding:
 
 
 def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
-    at, dim = f"visual.blocks.{layer}.", read_head_dim(vision)
-    attention = Attention(
-        at,
-        hidden,
-        hidden // dim,
-        hidden // dim,
-        dim,
-        Rotation(rope),
-        dim**-0.5,
-        mask=Mask(bidirectional=True),
-        biases="all",
-        names=_ATTENTION,
-        rule="stored",
-    )
-    mlp = PlainMlp(
-        at,
-        hidden,
-        vision.integer("intermediate_size", 1, MAX_INTERMEDIATE),
-        vision.choice("hidden_act", _ACTIVATIONS),
-        names=_MLP,
-        axis_name="vision_intermediate",
-        biased=True,
-        rule="stored",
-    )
+    at = f"visual.blocks.{layer}."
+    attention = read_attention(vision, at, hidden, Rotation(rope), _ATTENTION)
+    mlp = read_mlp(vision, at, hidden, vision.choice("hidden_act", _ACTIVATIONS), _MLP)
     before, between = (LayerNorm(f"{at}norm{each}", hidden, _EPS, f"{at}ln{each}") for each in (1, 2))
     return Block(before, attention, between, mlp)
 

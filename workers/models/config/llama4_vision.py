@@ -4,8 +4,7 @@ models/llama4."""
 from numaserve.workers.interface.images import Canvas, ImageInput
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.class_tower import ClassTower
-from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
-from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.norm import LayerNorm
@@ -15,6 +14,7 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count
 from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.rope import rope_fields
+from numaserve.workers.models.config.tower_block import read_attention, read_mlp
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
@@ -103,31 +103,9 @@ def _adapter(square: int, projected: int) -> PlainMlp:
 
 
 def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
-    at, dim = f"{_TOWER}model.layers.{layer}.", read_head_dim(vision)
-    heads = hidden // dim
-    attention = Attention(
-        at,
-        hidden,
-        heads,
-        heads,
-        dim,
-        Rotation(rope, pairs=True),
-        dim**-0.5,
-        mask=Mask(bidirectional=True),
-        biases="all",
-        names=_ATTENTION,
-        rule="stored",
-    )
-    mlp = PlainMlp(
-        at,
-        hidden,
-        vision.integer("intermediate_size", 1, MAX_INTERMEDIATE),
-        "gelu",
-        names=_MLP,
-        axis_name="vision_intermediate",
-        biased=True,
-        rule="stored",
-    )
+    at = f"{_TOWER}model.layers.{layer}."
+    attention = read_attention(vision, at, hidden, Rotation(rope, pairs=True), _ATTENTION)
+    mlp = read_mlp(vision, at, hidden, "gelu", _MLP)
     before, between = (
         LayerNorm(f"{at}{name}", hidden, _EPS, f"{at}ln{number}")
         for number, name in ((1, "input_layernorm"), (2, "post_attention_layernorm"))

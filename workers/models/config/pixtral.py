@@ -8,8 +8,7 @@ from dataclasses import replace
 from numaserve.workers.interface.images import Fitted, ImageInput
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.grid_tower import GridEmbedding, GridTower, Merger
-from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
-from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import Mlp, MlpNames, PlainMlp
 from numaserve.workers.layers.norm import NoNorm, Norm
@@ -23,6 +22,7 @@ from numaserve.workers.models.config.huggingface import (
 )
 from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
 from numaserve.workers.models.config.rope import rope_fields
+from numaserve.workers.models.config.tower_block import VISION_AXIS, read_attention
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import RopeConfig
@@ -102,27 +102,15 @@ def _vision(fields: Fields) -> Fields:
 
 
 def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
-    at, dim = f"{_TOWER}transformer.layers.{layer}.", read_head_dim(vision)
-    heads = hidden // dim
-    attention = Attention(
-        at,
-        hidden,
-        heads,
-        heads,
-        dim,
-        Rotation(rope),
-        dim**-0.5,
-        mask=Mask(bidirectional=True),
-        names=_ATTENTION,
-        rule="stored",
-    )
+    at = f"{_TOWER}transformer.layers.{layer}."
+    attention = read_attention(vision, at, hidden, Rotation(rope), _ATTENTION, biased=False)
     mlp = Mlp(
         at,
         hidden,
         vision.integer("intermediate_size", 1, MAX_INTERMEDIATE),
         vision.choice("hidden_act", _GATED),
         names=_MLP,
-        axis_name="vision_intermediate",
+        axis_name=VISION_AXIS,
         rule="stored",
     )
     before, between = (

@@ -2,15 +2,15 @@
 Gemma 3."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
-from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.rotation import Rotation
-from numaserve.workers.layers.mlp import MlpNames, PlainMlp
+from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.layers.norm import LayerNorm
 from numaserve.workers.layers.position_embedding import Table
 from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding, TileTower
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_layer_count
+from numaserve.workers.models.config.tower_block import read_attention, read_mlp
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED
 
@@ -50,31 +50,9 @@ def read_siglip(vision: Fields, factor: int, connector: Connector) -> TileTower:
 
 
 def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
-    at, dim = f"vision_model.encoder.layers.{layer}.", read_head_dim(vision)
-    heads, intermediate = hidden // dim, vision.integer("intermediate_size", 1, MAX_INTERMEDIATE)
-    attention = Attention(
-        at,
-        hidden,
-        heads,
-        heads,
-        dim,
-        Rotation(UNROTATED),
-        dim**-0.5,
-        mask=Mask(bidirectional=True),
-        biases="all",
-        names=_ATTENTION,
-        rule="stored",
-    )
+    at = f"vision_model.encoder.layers.{layer}."
+    attention = read_attention(vision, at, hidden, Rotation(UNROTATED), _ATTENTION)
     activation = vision.choice("hidden_act", _ACTIVATIONS, "gelu_pytorch_tanh")
-    mlp = PlainMlp(
-        at,
-        hidden,
-        intermediate,
-        activation,
-        names=_MLP,
-        axis_name="vision_intermediate",
-        biased=True,
-        rule="stored",
-    )
+    mlp = read_mlp(vision, at, hidden, activation, _MLP)
     before, between = (LayerNorm(f"{at}layer_norm{each}", hidden, eps, f"{at}ln{each}") for each in (1, 2))
     return Block(before, attention, between, mlp)

@@ -7,10 +7,10 @@ squares that become one feature, and within a square in the order of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.layer import Layer
@@ -26,7 +26,7 @@ from numaserve.workers.layers.parameters import (
     whole,
 )
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, Connector, Tower
+from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, AnySizeTower, Connector
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -122,7 +122,7 @@ class Merger(Layer):
 
 
 @dataclass(frozen=True)
-class GridTower(Tower):
+class GridTower(AnySizeTower):
     """A tower whose patches are rotated by their rows and columns, and whose residual stream may also be read after
     some of its blocks (DeepStack, Meng et al., 2024)."""
 
@@ -133,7 +133,6 @@ class GridTower(Tower):
     mergers: tuple[Merger, ...] = ()  # of the streams after the blocks `after`
     after: tuple[int, ...] = ()
     pairs_in_gguf: bool = False  # rotated dimensions lie in pairs in GGUF files
-    most: int = 0  # features of an image
 
     @property
     def children(self) -> list[Layer]:
@@ -144,11 +143,6 @@ class GridTower(Tower):
     def patch(self) -> int:
         """See `Tower`."""
         return self.embedding.patch
-
-    @property
-    def patches(self) -> int:
-        """See `Tower`."""
-        return self.most * self.factor**2
 
     @property
     def hidden(self) -> int:
@@ -165,10 +159,6 @@ class GridTower(Tower):
     def deep(self) -> tuple[str, ...]:
         """See `Tower`."""
         return tuple(f"{FEATURES}.{index}" for index in range(len(self.mergers)))
-
-    def bounded(self, features: int) -> Self:
-        """See `Tower`."""
-        return replace(self, most=features)
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """See `Tower`."""

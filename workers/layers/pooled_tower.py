@@ -26,7 +26,7 @@ from numaserve.workers.layers.parameters import (
     whole,
 )
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, Tower
+from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, AnySizeTower
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -163,13 +163,12 @@ class Pooler(Layer):
 
 
 @dataclass(frozen=True)
-class PooledTower(Tower):
+class PooledTower(AnySizeTower):
     """A tower whose patches are rotated by their columns and rows, and whose features are means of squares."""
 
     embedding: PlacedEmbedding
     pooler: Pooler
     rope: RopeConfig  # of a coordinate, for half of the pairs of a head
-    most: int = 0  # features of an image
 
     @property
     def children(self) -> list[Layer]:
@@ -180,11 +179,6 @@ class PooledTower(Tower):
     def patch(self) -> int:
         """See `Tower`."""
         return self.embedding.patch
-
-    @property
-    def patches(self) -> int:
-        """See `Tower`."""
-        return self.most * self.factor**2
 
     @property
     def hidden(self) -> int:
@@ -200,10 +194,6 @@ class PooledTower(Tower):
     def column_rope(self) -> RopeConfig:
         """The rotations by columns are those by rows."""
         return self.rope
-
-    def bounded(self, features: int) -> Self:
-        """See `Tower`."""
-        return replace(self, most=features)
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """See `Tower`."""

@@ -227,6 +227,22 @@ class Tower(Layer, ABC):
 
 
 @dataclass(frozen=True)
+class AnySizeTower(Tower):
+    """A tower for images of any number of rows and columns of patches."""
+
+    most: int = field(default=0, kw_only=True)  # features of an image
+
+    @property
+    def patches(self) -> int:
+        """See `Tower`."""
+        return self.most * self.factor**2
+
+    def bounded(self, features: int) -> Self:
+        """See `Tower`."""
+        return replace(self, most=features)
+
+
+@dataclass(frozen=True)
 class TileTower(Tower):
     """SigLIP (Zhai et al., 2023) and a connector, for tiles of one size."""
 

@@ -12,12 +12,17 @@ _DEFAULTS = {"num_key_value_heads": 2, "head_dim": 128, "rms_norm_eps": 1e-5, "t
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
-    """Map config.json; what it leaves out has transformers' default. `use_bias`, of no published model, would put
-    biases on the MLP too."""
+    """Map config.json; what it leaves out has transformers' default."""
+    return configure_text(fields, architecture, pairs=True)
+
+
+def configure_text(fields: Fields, architecture: str, *, pairs: bool) -> ModelConfig:
+    """Map config.json of a model whose rotated dimensions may lie in `pairs`. `use_bias`, of no published model, would
+    put biases on the MLP too."""
     fields = fields.with_defaults(**_DEFAULTS)
     fields.refuse("use_bias", False)
     common = read_common(fields)
-    rotation = Rotation(read_rope(fields, common.head_dim, default_theta=5e5), pairs=True)
+    rotation = Rotation(read_rope(fields, common.head_dim, default_theta=5e5), pairs=pairs)
 
     def block(layer: int) -> Block:
         return common.block(layer, common.attention(layer, rotation=rotation))

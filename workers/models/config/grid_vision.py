@@ -1,5 +1,4 @@
-"""The vision tower of Qwen3-VL and Qwen3.5 in config.json, its image processor, and rotary coordinates of their
-text."""
+"""The vision tower of Qwen3-VL and Qwen3.5 in config.json, and the image processors of grids."""
 
 from dataclasses import replace
 from math import isqrt
@@ -7,7 +6,7 @@ from math import isqrt
 from numaserve.workers.interface.images import Grid, ImageInput
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.grid_tower import GridEmbedding, GridTower, Merger
-from numaserve.workers.layers.mixers.attention import Attention, AttentionNames
+from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.norm import LayerNorm
@@ -16,18 +15,15 @@ from numaserve.workers.layers.vision import CHANNELS
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
-    MAX_LAYERS,
     MULTIMODAL,
-    read_head_dim,
     read_layer_count,
 )
 from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
-from numaserve.workers.models.config.rope import rope_fields
-from numaserve.workers.models.config.tower_block import read_attention, read_mlp
+from numaserve.workers.models.config.rotary_axes import Sections, by_axes
+from numaserve.workers.models.config.tower_block import read_attention, read_axial_rope, read_mlp
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import RopeConfig
-from numaserve.workers.program.slots import RowIndex
 
 GRID_PROJECTOR = "qwen3vl_merger"  # the type of its projector in GGUF files
 ALIASES = (("visual.", "model.visual."),)
@@ -45,7 +41,6 @@ _DEFAULTS = {
 }
 _ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "plain_gelu_tanh", "gelu": "gelu"}
 _EPS = 1e-6  # of all norms, in the classes of transformers
-_THETA = 10000.0
 _MAX_PATCH, _MAX_FACTOR, _MAX_FRAMES, _MAX_POSITIONS = 64, 16, 8, 1 << 20
 _MAX_PIXELS = 1 << 32
 _ATTENTION = AttentionNames("attn.qkv", "attn.qkv", "attn.qkv", "attn.proj", "attn_out")
@@ -54,8 +49,6 @@ _MLP = MlpNames(up="mlp.linear_fc1", down="mlp.linear_fc2")
 _PROCESSORS = {f"Qwen2VLImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
 _BICUBIC = 3
 _LEAST, _MOST = 65536, 16777216  # pixels of an image, in published settings
-_AXES: tuple[RowIndex, ...] = ("time", "height", "width")
-Sections = tuple[int, int, int]  # pairs that are rotated by each coordinate
 
 
 def read_grid_tower(fields: Fields, outputs: int, deep: tuple[int, ...] = ()) -> GridTower:
@@ -71,9 +64,7 @@ def read_grid_tower(fields: Fields, outputs: int, deep: tuple[int, ...] = ()) ->
     after = (
         vision.integers("deepstack_visual_indexes", 0, layers - 1) if vision.has("deepstack_visual_indexes") else deep
     )
-    rope = RopeConfig(theta=_THETA, rotary_dim=read_head_dim(vision) // 2)
-    if read_head_dim(vision) % 4:
-        raise vision.error(f"heads have {read_head_dim(vision)} dimensions, which must be a multiple of 4")
+    rope = read_axial_rope(vision)
     if sorted(set(after)) != list(after):
         raise vision.error(f"deepstack_visual_indexes={list(after)} must be ascending")
     return GridTower(
@@ -109,19 +100,25 @@ def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
 def _merger(at: str, gguf: tuple[str, ...], hidden: int, factor: int, outputs: int, *, merged: bool = False) -> Merger:
     norm, up, down = gguf
     square = factor**2 * hidden
-    mlp = PlainMlp(
+    names = MlpNames(up=f"{at}linear_fc1", down=f"{at}linear_fc2")
+    mlp = square_mlp(square, outputs, names, MlpNames(up=up, down=down))
+    return Merger(LayerNorm(f"{at}norm", square if merged else hidden, _EPS, norm), mlp, factor, merged)
+
+
+def square_mlp(square: int, outputs: int, names: MlpNames, gguf: MlpNames) -> PlainMlp:
+    """Return the MLP that makes a feature of `outputs` columns of the `square` columns of a square of patches."""
+    return PlainMlp(
         "",
         outputs,
         square,
         "gelu",
         inputs=square,
-        names=MlpNames(up=f"{at}linear_fc1", down=f"{at}linear_fc2"),
-        gguf=MlpNames(up=up, down=down),
+        names=names,
+        gguf=gguf,
         axis_name="merged",
         biased=True,
         rule="stored",
     )
-    return Merger(LayerNorm(f"{at}norm", square if merged else hidden, _EPS, norm), mlp, factor, merged)
 
 
 def _deep_merger(index: int, layer: int, hidden: int, factor: int, outputs: int) -> Merger:
@@ -131,21 +128,30 @@ def _deep_merger(index: int, layer: int, hidden: int, factor: int, outputs: int)
 
 def read_grid_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
     """Map the settings of the image processor; what they leave out has the default of published ones."""
+    processor.choice("image_processor_type", _PROCESSORS, "Qwen2VLImageProcessor")
+    return grid_images(fields, processor, config, (_LEAST, _MOST))
+
+
+def grid_images(
+    fields: Fields, processor: Fields, config: ModelConfig, bounds: tuple[int, int], sizes: type[Grid] = Grid
+) -> ImageInput:
+    """Map the settings of an image processor of this kind. `bounds` are the least and the most pixels of an image where
+    the settings have none."""
     tower = config.decoder.tower
     assert isinstance(tower, GridTower)  # noqa: S101  every model with this reader has one
-    processor.choice("image_processor_type", _PROCESSORS, "Qwen2VLImageProcessor")
     check_steps(processor)
     processor.refuse("patch_size", tower.patch)
-    processor.refuse("temporal_patch_size", tower.embedding.frames)
+    processor.refuse("temporal_patch_size", tower.embedding.frames or 1)
     processor.refuse("merge_size", tower.factor)
     size = processor.child("size")
+    names = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
     # Older files name the bounds outside of `size`, and these then count.
     least, most = (
-        processor.integer(name, 1, _MAX_PIXELS, size.integer(edge, 1, _MAX_PIXELS, default))
-        for name, edge, default in (("min_pixels", "shortest_edge", _LEAST), ("max_pixels", "longest_edge", _MOST))
+        processor.integer(name, 1, _MAX_PIXELS, size.integer(edge, 1, _MAX_PIXELS, bound))
+        for (name, edge), bound in zip(names, bounds, strict=True)
     )
     return ImageInput(
-        sizes=Grid(square=tower.patch * tower.factor, least_pixels=least, pixels=most),
+        sizes=sizes(square=tower.patch * tower.factor, least_pixels=least, pixels=most),
         resample=read_filter(processor, _BICUBIC),
         do_resize=True,
         rescale=read_rescale(processor),
@@ -160,32 +166,6 @@ def seeing(
 ) -> ModelConfig:
     """Return a text model with the tower of `fields`, and with rotary coordinates. `sections` and `deep` are
     defaults."""
-    tower, decoder = read_grid_tower(fields, config.hidden_size, deep), config.decoder
-    blocks = tuple(_by_axes(block, text, sections) for block in decoder.blocks)
-    predictor = decoder.predictor
-    if predictor is not None:
-        predictor = replace(predictor, block=_by_axes(predictor.block, text, sections))
-    decoder = replace(decoder, blocks=blocks, predictor=predictor)
+    tower = read_grid_tower(fields, config.hidden_size, deep)
+    decoder = by_axes(config.decoder, text, sections, interleaved=True)
     return replace(config, decoder=decoder, prefixes=MULTIMODAL["prefixes"]).with_tower(tower, ALIASES)
-
-
-def _by_axes(block: Block, text: Fields, sections: Sections) -> Block:
-    """Return a block whose attention, if it has any, is rotated by coordinates."""
-    attention = block.attention
-    if not isinstance(attention, Attention):
-        return block
-    rotation = replace(attention.rotation, rope=_with_axes(attention.rotation.rope, text, sections))
-    return replace(block, attention=replace(attention, rotation=rotation))
-
-
-def _with_axes(rope: RopeConfig, fields: Fields, default: Sections) -> RopeConfig:
-    """Return a rope by coordinates: pairs are rotated by time, height and width in turn, as far as `mrope_section`
-    reaches, and all others by time."""
-    parameters = rope_fields(fields)
-    sections = parameters.integers("mrope_section", 0, MAX_LAYERS) if parameters.has("mrope_section") else default
-    if len(sections) != len(_AXES):
-        raise parameters.error(f"mrope_section has {len(sections)} numbers, and must have {len(_AXES)}")
-    parameters.refuse("mrope_interleaved", True)
-    pairs = range(rope.rotary_dim // 2)
-    axes = (pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in pairs)
-    return replace(rope, axes=tuple(_AXES[axis] for axis in axes))

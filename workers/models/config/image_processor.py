@@ -14,6 +14,8 @@ _MOST = 1e3
 _LEAST = {"image_mean": -_MOST, "image_std": 1e-3}
 _STEPS = ("do_convert_rgb", "do_resize", "do_rescale")
 _HALF = 0.5
+# Channels as in CLIP: some classes of transformers have these values where settings have none.
+CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 
 
 def read_image_processor(folder: Path, *, needed: bool = True) -> Fields:

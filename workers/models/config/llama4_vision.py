@@ -1,6 +1,8 @@
 """The vision tower of Llama 4 in config.json, and its image processor. The source is transformers 5.24,
 models/llama4."""
 
+from dataclasses import replace
+
 from numaserve.workers.interface.images import Canvas, ImageInput
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.class_tower import ClassTower
@@ -11,10 +13,9 @@ from numaserve.workers.layers.norm import LayerNorm
 from numaserve.workers.layers.position_embedding import Table
 from numaserve.workers.layers.vision import CHANNELS, Connector, PatchEmbedding
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_head_dim, read_layer_count
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_layer_count
 from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
-from numaserve.workers.models.config.rope import rope_fields
-from numaserve.workers.models.config.tower_block import read_attention, read_mlp
+from numaserve.workers.models.config.tower_block import read_attention, read_axial_rope, read_mlp
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
@@ -33,7 +34,6 @@ _DEFAULTS = {
     "projector_output_dim": 4096,
 }
 _EPS = 1e-5  # of all norms, in the classes of transformers
-_THETA = 10000.0
 _MAX_TILE, _MAX_TILES = 4096, 256
 _ATTENTION = AttentionNames(o="self_attn.o_proj", gguf_o="attn_out")
 _MLP = MlpNames(up="mlp.fc1", down="mlp.fc2")
@@ -54,24 +54,19 @@ def _read_tower(vision: Fields, outputs: int) -> ClassTower:
     vision.refuse("num_channels", CHANNELS)
     vision.refuse("hidden_act", "gelu")
     vision.refuse("vision_feature_select_strategy", "default")
-    hidden, dim = vision.integer("hidden_size", 1, MAX_INTERMEDIATE), read_head_dim(vision)
+    hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
     ratio = vision.number("pixel_shuffle_ratio", 0.0, 1.0, _HALF)
     if ratio not in _RATIOS:
         raise vision.error(f"pixel_shuffle_ratio={ratio:g} is not supported; supported is 0.5")
     factor, tile = _RATIOS[ratio], vision.integer("image_size", 1, _MAX_TILE)
     patch = vision.integer("patch_size", 1, tile)
     side = tile // patch
-    if side % factor or dim % 4:
-        raise vision.error(
-            f"a tile has {side} patches in a row and heads have {dim} dimensions; both must be even, and dimensions a"
-            " multiple of 4"
-        )
+    if side % factor:
+        raise vision.error(f"a tile has {side} patches in a row, which must be a multiple of {factor}")
     projected = vision.integer("projector_output_dim", 1, MAX_INTERMEDIATE)
     vision.refuse("projector_input_dim", projected)
     vision.refuse("vision_output_dim", projected)
-    theta = rope_fields(vision).number("rope_theta", 1.0, 1e9, vision.number("rope_theta", 1.0, 1e9, _THETA))
-    # Coordinates count from 1, since the class token has 0.
-    rope = RopeConfig(theta=theta, rotary_dim=dim // 2, shift=1)
+    rope = replace(read_axial_rope(vision), shift=1)  # coordinates count from 1, since the class token has 0
     square = factor**2 * hidden
     vision.refuse("intermediate_size", square)
     return ClassTower(

@@ -17,12 +17,10 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
     MAX_LAYERS,
-    read_head_dim,
     read_layer_count,
 )
-from numaserve.workers.models.config.image_processor import check_steps, read_channels, read_filter, read_rescale
-from numaserve.workers.models.config.rope import rope_fields
-from numaserve.workers.models.config.tower_block import VISION_AXIS, read_attention
+from numaserve.workers.models.config.image_processor import CLIP, check_steps, read_channels, read_filter, read_rescale
+from numaserve.workers.models.config.tower_block import VISION_AXIS, read_attention, read_axial_rope
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import RopeConfig
@@ -45,14 +43,11 @@ _MISTRAL3_DEFAULTS = _DEFAULTS | {"image_size": 1540, "patch_size": 14}
 _GATED: dict[str, Activation] = {"silu": "silu", "gelu": "geglu"}
 _PLAIN: dict[str, Activation] = {"gelu": "gelu", "gelu_pytorch_tanh": "plain_gelu_tanh"}
 _EPS = 1e-5  # of the tower's norms, in the classes of transformers
-_THETA = 10000.0
 _MAX_PATCH, _MAX_FACTOR, _MAX_EDGE = 64, 16, 1 << 16
 _ATTENTION = AttentionNames("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj", "attn_out")
 _MLP = MlpNames("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj")
 _PROCESSORS = {f"PixtralImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
 _BICUBIC = 3
-# Channels as in CLIP: published settings and the class of transformers have these values.
-_CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _IMAGE_TOKEN = 10
 _BREAK = "v.token_embd."  # GGUF files repeat the embedding of a token in the tower's
 
@@ -68,14 +63,11 @@ def _read_tower(fields: Fields, config: ModelConfig, *, llava: bool) -> GridTowe
     vision = _vision(fields)
     vision.choice("model_type", {"pixtral": None}, "clip_vision_model" if llava else "pixtral")
     vision.refuse("num_channels", CHANNELS)
-    hidden, dim = vision.integer("hidden_size", 1, MAX_INTERMEDIATE), read_head_dim(vision)
-    if dim % 4:
-        raise vision.error(f"heads have {dim} dimensions, which must be a multiple of 4")
+    hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
     # Pairs have the frequencies of a rope over the whole head: those with even numbers are rotated by the row, those
     # with odd numbers by the column.
-    theta = rope_fields(vision).number("rope_theta", 1.0, 1e9, vision.number("rope_theta", 1.0, 1e9, _THETA))
-    row = RopeConfig(theta=theta, rotary_dim=dim // 2)
-    column = replace(row, kind="linear", factor=theta ** (2 / dim))
+    row = read_axial_rope(vision)
+    column = replace(row, kind="linear", factor=row.theta ** (1 / row.rotary_dim))
     embedding = GridEmbedding(
         f"{_TOWER}patch_conv",
         vision.integer("patch_size", 1, _MAX_PATCH),
@@ -172,7 +164,7 @@ def read_pixtral_images(fields: Fields, processor: Fields, config: ModelConfig) 
     vision = _vision(fields)
     # Files of GGUF models, and folders without settings, state the edge in the tower's configuration alone.
     longest = size.integer("longest_edge", 1, _MAX_EDGE, vision.integer("image_size", 1, _MAX_EDGE))
-    processor = processor.with_defaults(**_CLIP)
+    processor = processor.with_defaults(**CLIP)
     square = tower.patch * tower.factor
     return ImageInput(
         sizes=Fitted.within_edge(square, longest),

@@ -1,5 +1,5 @@
 """SigLIP (Zhai et al., 2023) in the configurations of models that see: the vision tower of Idefics3, SmolVLM and
-Gemma 3."""
+Gemma 3, and the blocks of that of PaddleOCR-VL."""
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.attention import AttentionNames
@@ -15,6 +15,7 @@ from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED
 
 MAX_TILE = 4096  # pixels of a side
+PATCHES = "vision_model.embeddings.patch_embedding"  # the module of the map of pixels
 _ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "plain_gelu_tanh", "gelu": "gelu"}
 _ATTENTION = AttentionNames(o="self_attn.out_proj", gguf_o="attn_out")
 _MLP = MlpNames(up="mlp.fc1", down="mlp.fc2")
@@ -37,21 +38,37 @@ def read_siglip(vision: Fields, factor: int, connector: Connector) -> TileTower:
     """Return the tower, whose squares of `factor` x `factor` patches the `connector` makes features of."""
     hidden = vision.integer("hidden_size", 1, MAX_INTERMEDIATE)
     tile, side, eps = vision.integer("image_size", 1, MAX_TILE), read_side(vision), read_eps(vision)
-    positions = Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "v.position_embd")
+    positions = positions_of(side, hidden)
     patch = vision.integer("patch_size", 1, tile)
     return TileTower(
-        tuple(_block(vision, layer, hidden, eps) for layer in range(read_layer_count(vision))),
+        read_blocks(vision, Rotation(UNROTATED)),
         factor,
         tile,
-        PatchEmbedding("vision_model.embeddings.patch_embedding", patch, positions, "v.patch_embd"),
-        LayerNorm("vision_model.post_layernorm", hidden, eps, "v.post_ln"),
+        PatchEmbedding(PATCHES, patch, positions, "v.patch_embd"),
+        last_norm(hidden, eps),
         connector,
     )
 
 
-def _block(vision: Fields, layer: int, hidden: int, eps: float) -> Block:
+def read_blocks(vision: Fields, rotation: Rotation) -> tuple[Block, ...]:
+    """Return the blocks, whose queries and keys have a `rotation`."""
+    hidden, eps = vision.integer("hidden_size", 1, MAX_INTERMEDIATE), read_eps(vision)
+    return tuple(_block(vision, layer, hidden, eps, rotation) for layer in range(read_layer_count(vision)))
+
+
+def positions_of(side: int, hidden: int) -> Table:
+    """Return the table of positions of `side` x `side` patches."""
+    return Table("position", "vision_model.embeddings.position_embedding", side**2, hidden, "v.position_embd")
+
+
+def last_norm(hidden: int, eps: float) -> LayerNorm:
+    """Return the norm after the blocks."""
+    return LayerNorm("vision_model.post_layernorm", hidden, eps, "v.post_ln")
+
+
+def _block(vision: Fields, layer: int, hidden: int, eps: float, rotation: Rotation) -> Block:
     at = f"vision_model.encoder.layers.{layer}."
-    attention = read_attention(vision, at, hidden, Rotation(UNROTATED), _ATTENTION)
+    attention = read_attention(vision, at, hidden, rotation, _ATTENTION)
     activation = vision.choice("hidden_act", _ACTIVATIONS, "gelu_pytorch_tanh")
     mlp = read_mlp(vision, at, hidden, activation, _MLP)
     before, between = (LayerNorm(f"{at}layer_norm{each}", hidden, eps, f"{at}ln{each}") for each in (1, 2))

@@ -2,6 +2,7 @@
 
 The sources are transformers 5.24, `models/idefics3/image_processing_pil_idefics3.py` for tiles (the file of SmolVLM is
 the same), `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids,
+`models/paddleocr_vl/image_processing_pil_paddleocr_vl.py` for those that enlarge short edges first,
 `models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge,
 `models/gemma4/image_processing_pil_gemma4.py` for grids that images fill, and
 `models/llama4/image_processing_llama4.py` for canvases. The floating-point operations are the same in the same order,
@@ -12,7 +13,7 @@ import math
 import struct
 from typing import NamedTuple
 
-from numaserve.workers.interface.images import Canvas, Fitted, Grid, ImageInput, Tiles
+from numaserve.workers.interface.images import Canvas, Fitted, Grid, ImageInput, Tiles, Widened
 
 _LARGEST_EDGE = 4096  # of an image that becomes tiles, whatever the settings (MAX_IMAGE_SIZE)
 _LARGEST_RATIO = 200  # of the edges of an image that becomes a grid
@@ -77,8 +78,9 @@ def most_tiles(settings: ImageInput, max_pixels: int) -> int:
 def _in_grid(size: Size, sizes: Grid) -> Layout:
     """Return the layout of an image of whole squares (`smart_resize`). The bounds of its pixels are within the server's
     limit."""
-    width, height, square = *size, sizes.square
-    ratio = max(size) / min(size)
+    square = sizes.square
+    width, height = _widened(size, square) if isinstance(sizes, Widened) else size
+    ratio = max(width, height) / min(width, height)
     if ratio > _LARGEST_RATIO:
         raise UnsupportedSize(
             f"One edge of the image is {ratio:.0f} times as long as the other; the limit is {_LARGEST_RATIO}. Crop the"
@@ -93,10 +95,20 @@ def _in_grid(size: Size, sizes: Grid) -> Layout:
         high, wide = (math.ceil(each * beta / square) * square for each in (height, width))
     if high * wide > sizes.pixels:
         raise UnsupportedSize(
-            f"The image has {width} x {height} pixels. The model resizes it to {wide} x {high}, and the limit is"
-            f" {sizes.pixels} pixels. Send an image whose edges differ less."
+            f"The image has {size.width} x {size.height} pixels. The model resizes it to {wide} x {high}, and the limit"
+            f" is {sizes.pixels} pixels. Send an image whose edges differ less."
         )
     return Layout((Size(wide, high),), Size(wide, high))
+
+
+def _widened(size: Size, square: int) -> Size:
+    """Return the size where no edge is shorter than a square."""
+    width, height = size
+    if height < square:
+        width, height = round((width * square) / height), square
+    if width < square:
+        width, height = square, round((height * square) / width)
+    return Size(width, height)
 
 
 def _fitted(size: Size, sizes: Fitted) -> Layout:

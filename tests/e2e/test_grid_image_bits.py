@@ -98,7 +98,12 @@ def placeholders(tile: Tile, newline: int | None) -> list[int]:
 
 
 @pytest.fixture(
-    scope="module", params=[(1, "qwen3_vl"), (3, "qwen3_vl"), (2, "qwen3_5"), (2, "mistral3"), (3, "pixtral")], ids=str
+    scope="module",
+    params=[
+        *((1, "qwen3_vl"), (3, "qwen3_vl"), (2, "qwen3_5"), (2, "mistral3"), (3, "pixtral")),
+        (3, "paddleocr_vl"),
+    ],
+    ids=str,
 )
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     tp, name = request.param

@@ -24,14 +24,15 @@ TEXTS = ImageTexts(STARTS, SHAPES, grid_vision.MOST // grid_vision.SQUARE**2, gr
 def test_with_images_of_any_size_ranks_are_as_close_to_fp32_as_transformers_in_bf16(
     case: str, tp: int, tmp_path: Path
 ) -> None:
-    folder = grid_vision.save(checkpoints.build(grid_vision.CASES[case]()), tmp_path)
+    model = checkpoints.build(grid_vision.CASES[case]())
+    folder, form = grid_vision.save(model, tmp_path), grid_vision.form_of(model.config)
     images = grid_vision.random_images(SHAPES)
 
     def reference(dtype: torch.dtype) -> Scores:
         of = hf.AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
         def logits(tokens: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-            inputs = grid_vision.inputs_of([images[each] for each in numbers], tokens)
+            inputs = grid_vision.inputs_of(form, [images[each] for each in numbers], tokens)
             found: torch.Tensor = of(tokens[None], **inputs).logits[0]
             return found
 

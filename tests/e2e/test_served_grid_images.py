@@ -2,6 +2,7 @@
 transformers."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,46 +10,49 @@ import torch
 import transformers as hf
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tests.support import checkpoints, grid_vision
 from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
-TOLERANCE = 0.03  # the workers compute in bf16
+TOLERANCES = {"qwen3_vl": 0.03, "paddleocr_vl": 0.05}  # the workers compute in bf16
 SIZES = [[(50, 50)], [(400, 90), (20, 30)], [(30, 60)]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = checkpoints.build(grid_vision.CASES["qwen3_vl"]())
-    return grid_vision.save_served(model, tmp_path_factory.mktemp("qwen3_vl"))
+@dataclass
+class Served:
+    """A server, the folder of its model, the form of its images, and the tolerance of log-probabilities."""
+
+    server: RealServer
+    folder: Path
+    form: grid_vision.Form
+    tolerance: float
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[RealServer]:
+@pytest.fixture(scope="module", params=TOLERANCES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    model = checkpoints.build(grid_vision.CASES[request.param]())
+    folder = grid_vision.save_served(model, tmp_path_factory.mktemp(request.param))
     limits = "--image-memory-gib", "0.05", "--max-images", "4", "--max-image-pixels", str(grid_vision.MOST)
-    server = RealServer(*limits, model=str(folder))
-    yield server
-    server.close()
+    with RealServer(*limits, model=str(folder)) as server:
+        yield Served(server, folder, grid_vision.form_of(model.config), TOLERANCES[request.param])
 
 
-def of_transformers(folder: Path, images: list[Image.Image]) -> tuple[int, list[float]]:
+def of_transformers(served: Served, images: list[Image.Image]) -> tuple[int, list[float]]:
     """The number of tokens of a prompt with a text and images, and the likeliest log-probabilities after it."""
     model = hf.AutoModelForImageTextToText.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        served.folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    given = Qwen2VLImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt")
-    tokenizer = hf.PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), chat_template=grid_vision.TEMPLATE
-    )
+    form, file = served.form, str(served.folder / "tokenizer.json")
+    given = form.processor_of()(images, return_tensors="pt")
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_file=file, chat_template=form.template)
     turns = [user(TEXT, *[{"type": "image"}] * len(images))]
     first, *rest = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(
-        grid_vision.PLACEHOLDER
+        form.placeholder
     )
     counts = (given["image_grid_thw"].prod(-1) // grid_vision.FACTOR**2).tolist()
-    text = first + "".join(grid_vision.PLACEHOLDER * count + part for count, part in zip(counts, rest, strict=True))
+    text = first + "".join(form.placeholder * count + part for count, part in zip(counts, rest, strict=True))
     ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
     with torch.no_grad():
         logits = model(ids, **given, mm_token_type_ids=(ids == grid_vision.IMAGE_TOKEN).int()).logits[0, -1]
@@ -58,27 +62,27 @@ def of_transformers(folder: Path, images: list[Image.Image]) -> tuple[int, list[
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_images_of_any_size_give_the_probabilities_of_transformers(
-    server: RealServer, folder: Path, sizes: list[tuple[int, int]]
+    served: Served, sizes: list[tuple[int, int]]
 ) -> None:
     images = [pattern(*size) for size in sizes]
-    tokens, expected = of_transformers(folder, images)
+    tokens, expected = of_transformers(served, images)
     parts = [image_part(in_file(image)) for image in images]
-    assert_answers_twice(server, [TEXT, *parts], tokens, expected, TOLERANCE)
+    assert_answers_twice(served.server, [TEXT, *parts], tokens, expected, served.tolerance)
 
 
-def test_a_second_turn_finds_the_image(server: RealServer) -> None:
+def test_a_second_turn_finds_the_image(served: Served) -> None:
     image = image_part(in_file(pattern(70, 110)))
-    first = ask(server, user(image, TEXT), tokens=4)
+    first = ask(served.server, user(image, TEXT), tokens=4)
     answer = first.json()["choices"][0]["message"]["content"] or "a"
     turns = user(image, TEXT), {"role": "assistant", "content": answer}, user(TEXT)
-    second, again = (ask(server, *turns) for _ in range(2))
+    second, again = (ask(served.server, *turns) for _ in range(2))
     assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
     assert likeliest(second) == likeliest(again)
 
 
-def test_few_details_have_the_fewest_tokens(server: RealServer) -> None:
+def test_few_details_have_the_fewest_tokens(served: Served) -> None:
     file = in_file(pattern(64, 64))
-    high, low = (ask(server, user(image_part(file, detail=detail))) for detail in ("high", "low"))
+    high, low = (ask(served.server, user(image_part(file, detail=detail))) for detail in ("high", "low"))
     counts = [answer.json()["usage"]["prompt_tokens"] for answer in (high, low)]
     assert counts[0] - counts[1] == 64 - 4
 
@@ -95,8 +99,8 @@ def test_few_details_have_the_fewest_tokens(server: RealServer) -> None:
     ],
     ids=str,
 )
-def test_an_image_that_is_too_long_is_refused(server: RealServer, size: tuple[int, int], says: str) -> None:
-    refused = ask(server, user(TEXT, image_part(in_file(pattern(*size)))))
+def test_an_image_that_is_too_long_is_refused(served: Served, size: tuple[int, int], says: str) -> None:
+    refused = ask(served.server, user(TEXT, image_part(in_file(pattern(*size)))))
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "invalid_image"
     assert says in refused.json()["error"]["message"]

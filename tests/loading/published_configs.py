@@ -15,7 +15,7 @@ from published_decoders import (
     SCOUT,
 )
 from published_hybrids import GRANITE_TINY, KIMI_LINEAR, LFM2, LFM2_MOE, NEMOTRON_NANO, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from published_vision import QWEN3_VL_4B, QWEN3_VL_30B
+from published_vision import PADDLEOCR_VL, PADDLEOCR_VL_NESTED, QWEN3_VL_4B, QWEN3_VL_30B
 
 from tests.support.full_shapes import DEEPSEEK_R1, GPT_OSS_120B, LLAMA_70B, QWEN3_235B
 
@@ -67,5 +67,6 @@ PUBLISHED = {
     "Qwen3.5 MoE": Published(QWEN3_5_MOE, 40, range(40), range(3, 40, 4), skipped=1),
     "Qwen3-VL": Published(QWEN3_VL_4B, 36),
     "Qwen3-VL MoE": Published(QWEN3_VL_30B, 48, range(48)),
+    "PaddleOCR-VL": Published(PADDLEOCR_VL, 18, spelt=PADDLEOCR_VL_NESTED),
     "Qwen3-Next": Published(QWEN3_NEXT, 48, range(48), range(3, 48, 4), skipped=1),
 }

@@ -1,4 +1,4 @@
-"""Published configurations of Qwen3-VL, as far as they decide the layers."""
+"""Published configurations of Qwen3-VL and PaddleOCR-VL, as far as they decide the layers."""
 
 from typing import Any
 
@@ -78,3 +78,47 @@ QWEN3_VL_30B = _OUTER | {
         "out_hidden_size": 2048,
     },
 }
+_PADDLEOCR_TEXT: dict[str, Any] = {
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 18,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default", "type": "default"},
+    "rope_theta": 500000,
+    "tie_word_embeddings": False,
+    "use_bias": False,
+    "vocab_size": 103424,
+}
+PADDLEOCR_VL = _PADDLEOCR_TEXT | {
+    "architectures": ["PaddleOCRVLForConditionalGeneration"],
+    "image_token_id": 100295,
+    "model_type": "paddleocr_vl",
+    "rope_is_neox_style": True,
+    "use_3d_rope": True,
+    "video_token_id": 101307,
+    "vision_config": {
+        "architectures": ["PaddleOCRVisionModel"],
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "image_size": 384,
+        "intermediate_size": 4304,
+        "layer_norm_eps": 1e-06,
+        "model_type": "paddleocr_vl",
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "tokens_per_second": 2,
+    },
+    "vision_start_token_id": 101305,
+    "weight_share_add_bias": True,
+}
+# transformers 5.24 takes the text of a flat file for tied.
+PADDLEOCR_VL_NESTED = {"text_config": _PADDLEOCR_TEXT | {"model_type": "paddleocr_vl_text"}}

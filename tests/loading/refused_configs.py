@@ -13,6 +13,14 @@ REFUSED: dict[str, Refused] = {
         ({"no_rope_layers": [1, 1]}, "no_rope_layers has 2 entries for 48 layers"),
         ({"attn_temperature_tuning": 5}, "attn_temperature_tuning must be true or false"),
     ],
+    "PaddleOCR-VL": [
+        ({"use_bias": True}, "use_bias=True is not supported"),
+        ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, "must add up to 64, the rotated pairs of a head"),
+        ({"rope_scaling": {"mrope_section": [16, 48]}}, "mrope_section has 2 numbers, and must have 3"),
+        ({"rope_scaling": {"mrope_interleaved": True}}, "mrope_interleaved=True is not supported"),
+        ({"vision_config": {"num_attention_heads": 576}}, "heads have 2 dimensions, which must be a multiple of 4"),
+        ({"vision_config": {"hidden_act": "relu"}}, "hidden_act='relu' is not supported"),
+    ],
     "MiMo-V2-Flash": [
         ({"swa_head_dim": 128}, "swa_head_dim=128 is not supported"),
         ({"swa_v_head_dim": 192}, "swa_v_head_dim=192 is not supported"),

@@ -60,7 +60,7 @@ def test_pixels_and_rotation_are_those_of_transformers(size: tuple[int, int], mo
     inputs.fill(np.frombuffer(tile, np.uint8), work)
     count, features = inputs.sizes(work)
     assert (count, features) == (rows * cols * tower.factor**2, rows * cols)
-    order = _in_squares(rows, cols, tower.factor)
+    order = grid_vision.in_squares(rows, cols, tower.factor)
     patches = torch.nn.functional.unfold(expected["pixel_values"], tower.patch, stride=tower.patch)[0].T[order]
     assert outside.given(PATCHES)[:count].tobytes() == patches.contiguous().numpy().tobytes()
     places = torch.cartesian_prod(torch.arange(rows * tower.factor), torch.arange(cols * tower.factor))[order]
@@ -68,12 +68,6 @@ def test_pixels_and_rotation_are_those_of_transformers(size: tuple[int, int], mo
     found = outside.given(ROTARY)[:count]
     pairs = found.shape[1] // 2
     np.testing.assert_allclose(found, torch.cat([cosines[:, :pairs], sines[:, :pairs]], dim=1), atol=2e-6)
-
-
-def _in_squares(rows: int, cols: int, factor: int) -> torch.Tensor:
-    """The number of each patch by rows, in the order of squares."""
-    numbers = torch.arange(rows * cols * factor**2).view(rows, factor, cols, factor)
-    return numbers.transpose(1, 2).reshape(-1)
 
 
 def test_sizes_are_those_of_transformers() -> None:

@@ -1,6 +1,7 @@
 """Configurations are read as transformers reads them: as published, where fields are left out, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numaserve.workers.models.family import Family
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.registry import families
 from numaserve.workers.models.spec import ModelConfig
-from published_configs import PUBLISHED
+from published_configs import PUBLISHED, Published
 from refused_configs import REFUSED
 from test_model_config import LLAMA, write
 from test_moe_config import MIXTRAL, QWEN
@@ -38,14 +39,22 @@ def whole(config: hf.PreTrainedConfig, architecture: str) -> dict[str, Any]:
     return values | {"architectures": [architecture]}
 
 
+def written(folder: Path, published: Published) -> Path:
+    """Write config.json, and settings of an image processor that leave out all fields."""
+    write(folder, **published.values)
+    (folder / "preprocessor_config.json").write_text("{}")
+    return folder
+
+
 @pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_configuration_is_read_as_transformers_reads_it(name: str, tmp_path: Path) -> None:
     published = PUBLISHED[name]
-    config = load_model_config(write(tmp_path / "published", **published.values))
+    config = load_model_config(written(tmp_path / "published", published))
     spelt = write(tmp_path / "spelt", **published.values | published.spelt)
     architecture = published.values["architectures"][0]
-    same = load_model_config(write(tmp_path / "whole", **whole(hf.AutoConfig.from_pretrained(spelt), architecture)))
+    values = whole(hf.AutoConfig.from_pretrained(spelt), architecture)
+    same = load_model_config(written(tmp_path / "whole", replace(published, values=values)))
     assert config.decoder == same.decoder
     assert (config.max_position, config.stored) == (same.max_position, same.stored)
     if "eos_token_id" in published.values:
@@ -55,7 +64,7 @@ def test_a_published_configuration_is_read_as_transformers_reads_it(name: str, t
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_model_has_its_layers(name: str, tmp_path: Path) -> None:
     published = PUBLISHED[name]
-    config = load_model_config(write(tmp_path, **published.values))
+    config = load_model_config(written(tmp_path, published))
     assert len(config.decoder.blocks) == published.blocks
     with_experts = [index for index, block in enumerate(config.decoder.blocks) if isinstance(block.mlp, Experts)]
     assert with_experts == [*published.experts]

@@ -92,8 +92,9 @@ def configured(folder: Path, model: hf.PreTrainedModel, layers: int | None = Non
         # transformers drops the layers for multi-token prediction, which published files count.
         values |= {"num_hidden_layers": layers, "num_nextn_predict_layers": 1, "mlp_layer_types": None}
     (folder / "config.json").write_text(json.dumps(values))
-    if type(model.config) in vision.CONFIGS:
-        vision.save_processor(model.config, folder)
+    for each in (vision, grid_vision):
+        if type(model.config) in each.CONFIGS:
+            each.save_processor(model.config, folder)
     return load_model_config(folder, ModelSettings(pooled=not architecture.endswith(_DECODERS)))
 
 

@@ -2,6 +2,7 @@
 them."""
 
 from collections.abc import Iterator, Mapping
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import transformers as hf
 from tests.support import checkpoints, grid_vision
 from tests.support.gguf_files import Array, add, begin, finish
 
-# The class that is Qwen3-VL's text model without a tower, by the type of the text model.
+# The class that is a model's text model without a tower, by the type of the text model.
 _TEXTS: dict[str, tuple[type[hf.PreTrainedConfig], str]] = {
     "qwen3_vl_text": (hf.Qwen3Config, "qwen3"),
     "qwen3_vl_moe_text": (hf.Qwen3MoeConfig, "qwen3_moe"),
+    "paddleocr_vl_text": (hf.Ernie4_5Config, "ernie4_5"),
 }
 FIRST, SECOND = "v.patch_embd.weight", "v.patch_embd.weight.1"  # frames of the convolution
 _MERGER = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}
@@ -36,12 +38,12 @@ def save_text(model: hf.PreTrainedModel, path: Path) -> Path:
     text.load_state_dict(state | {"lm_head.weight": model.lm_head.weight})
     text.config.model_type = config.model_type
     tokens = [f"token{index}" for index in range(checkpoints.VOCAB)]
-    tokens[grid_vision.IMAGE_TOKEN] = grid_vision.PLACEHOLDER
+    tokens[grid_vision.IMAGE_TOKEN] = grid_vision.form_of(model.config).placeholder
     changes = {
         "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0],
         "tokenizer.ggml.tokens": tokens,
     }
-    if config.model_type in _TEXTS:
+    if hasattr(model.config.vision_config, "deepstack_visual_indexes") and config.model_type in _TEXTS:
         changes["n_deepstack_layers"] = len(model.config.vision_config.deepstack_visual_indexes)
     return checkpoints.save_gguf(text, path, "BF16", changes=changes)
 
@@ -61,27 +63,19 @@ def save_tower(
     **changes: Any,
 ) -> Path:
     """Write the tower, with `changes` of its metadata. `replaced` are other values of tensors; None leaves one out."""
-    config = model.config.vision_config
-    deep = set(getattr(config, "deepstack_visual_indexes", ()))
-    settings = grid_vision.processor_settings()
+    config, settings = model.config.vision_config, grid_vision.form_of(model.config).settings
     values = {
         "clip.has_vision_encoder": True,
-        "clip.projector_type": "qwen3vl_merger",
-        "clip.vision.projection_dim": config.out_hidden_size,
-        "clip.vision.image_size": int(config.num_position_embeddings**0.5) * config.patch_size,
+        "clip.vision.projection_dim": model.config.text_config.hidden_size,
         "clip.vision.patch_size": config.patch_size,
         "clip.vision.embedding_length": config.hidden_size,
         "clip.vision.feed_forward_length": config.intermediate_size,
-        "clip.vision.block_count": config.depth,
-        "clip.vision.attention.head_count": config.num_heads,
-        "clip.vision.attention.layer_norm_epsilon": model.config.text_config.rms_norm_eps,
-        "clip.vision.spatial_merge_size": config.spatial_merge_size,
         "clip.vision.image_mean": settings["image_mean"],
         "clip.vision.image_std": settings["image_std"],
         "clip.vision.image_min_pixels": grid_vision.LEAST,
         "clip.vision.image_max_pixels": grid_vision.MOST,
-        "clip.vision.is_deepstack_layers": [block in deep for block in range(config.depth)],
         "clip.use_gelu": True,
+        **(_of_paddleocr(config) if _is_paddleocr(model) else _of_qwen(model)),
     } | {key.replace("__", "."): value for key, value in changes.items()}
     writer = begin(path, "clip", values)
     for name, array in (dict(tensors(model)) | dict(replaced or {})).items():
@@ -91,9 +85,41 @@ def save_tower(
     return path
 
 
+def _is_paddleocr(model: hf.PreTrainedModel) -> bool:
+    return bool(model.config.model_type == "paddleocr_vl")
+
+
+def _of_qwen(model: hf.PreTrainedModel) -> dict[str, Any]:
+    config = model.config.vision_config
+    deep = set(getattr(config, "deepstack_visual_indexes", ()))
+    return {
+        "clip.projector_type": "qwen3vl_merger",
+        "clip.vision.image_size": isqrt(config.num_position_embeddings) * config.patch_size,
+        "clip.vision.block_count": config.depth,
+        "clip.vision.attention.head_count": config.num_heads,
+        "clip.vision.attention.layer_norm_epsilon": model.config.text_config.rms_norm_eps,
+        "clip.vision.spatial_merge_size": config.spatial_merge_size,
+        "clip.vision.is_deepstack_layers": [block in deep for block in range(config.depth)],
+    }
+
+
+def _of_paddleocr(config: hf.PreTrainedConfig) -> dict[str, Any]:
+    """The side of the largest image, and no side of squares."""
+    return {
+        "clip.projector_type": "paddleocr",
+        "clip.vision.image_size": isqrt(grid_vision.MOST),
+        "clip.vision.block_count": config.num_hidden_layers,
+        "clip.vision.attention.head_count": config.num_attention_heads,
+        "clip.vision.attention.layer_norm_epsilon": config.layer_norm_eps,
+    }
+
+
 def tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, Array]]:
     """Yield the tensors of the tower by their names in a file."""
     config = model.config.vision_config
+    if _is_paddleocr(model):
+        yield from _tensors_of_paddleocr(model)
+        return
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, config.depth)
     for name, parameter in model.model.visual.named_parameters():
         array, parts = parameter.detach().numpy(), name.split(".")
@@ -107,3 +133,12 @@ def tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, Array]]:
             yield SECOND, array[:, :, 1]
         else:
             yield names.get_name(f"visual.{name}", try_suffixes=(".weight", ".bias")), np.asarray(array)
+
+
+def _tensors_of_paddleocr(model: hf.PreTrainedModel) -> Iterator[tuple[str, Array]]:
+    layers = max(3, model.config.vision_config.num_hidden_layers)  # the projector has numbers up to 2
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, layers)
+    for name, parameter in model.model.named_parameters():
+        if not name.startswith("language_model."):
+            published = name.replace("visual.", "model.").replace("projector.", "mlp_AR.")
+            yield names.get_name(published, try_suffixes=(".weight", ".bias")), parameter.detach().numpy()

@@ -292,6 +292,7 @@ FORMS = {  # by type of model; others have their type's name and need no more
     "nemotron_h": Form("nemotron_h", _nemotron),
     "olmo2": Form("olmo2"),
     "olmo3": Form("olmo2", _slides),
+    "paddleocr_vl_text": Form("paddleocr"),
     "qwen2": Form("qwen2"),
     "qwen2_moe": Form("qwen2moe"),
     "qwen3": Form("qwen3"),

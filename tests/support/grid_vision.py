@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tests.support import checkpoints
@@ -19,16 +21,6 @@ IMAGE_TOKEN = 497
 PATCH, FACTOR = 4, 2
 SQUARE = PATCH * FACTOR  # pixels of a side, which become a row of features
 LEAST, MOST = 4 * SQUARE**2, 64 * SQUARE**2  # pixels of an image
-PLACEHOLDER = "<|image_pad|>"
-TEMPLATE = """{%- for message in messages -%}
-{{ message.role + ":" }}
-{%- if message.content is string -%}{{ message.content }}
-{%- else -%}{%- for part in message.content -%}
-{%- if part.type == "image" or "image" in part -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- elif "text" in part -%}{{ part.text }}{%- endif -%}
-{%- endfor -%}{%- endif -%}{{ "\n" }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}assistant:{%- endif -%}"""
 _TOKENS = {"video_token_id": 494, "vision_start_token_id": 495, "vision_end_token_id": 496}
 
 Pixels = npt.NDArray[np.uint8]
@@ -45,8 +37,100 @@ def _text(sections: list[int], **more: Any) -> dict[str, Any]:
     return checkpoints.sizes(96, 3, 1, 160, rope_parameters=rope, **more)
 
 
-def _model(kind: type[hf.PreTrainedConfig], text: dict[str, Any], vision: dict[str, Any]) -> hf.PreTrainedConfig:
-    return kind(text_config=text, vision_config=vision, image_token_id=IMAGE_TOKEN, **_TOKENS)
+@dataclass(frozen=True)
+class Form:
+    """The settings of image processors as published, transformers' class, special tokens from the first one for images
+    to the placeholder, and the chat template."""
+
+    settings: Mapping[str, Any]
+    processor: type[Qwen2VLImageProcessorPil | PaddleOCRVLImageProcessorPil]
+    special: Sequence[str]
+    template: str
+
+    @property
+    def placeholder(self) -> str:
+        return self.special[-1]
+
+    def processor_of(self, **changes: Any) -> Qwen2VLImageProcessorPil | PaddleOCRVLImageProcessorPil:
+        """Return transformers' image processor."""
+        names = "processor_class", "image_processor_type"
+        kept = {name: each for name, each in self.settings.items() if name not in names}
+        return self.processor(**kept | changes)
+
+
+_SETTINGS = {
+    "patch_size": PATCH,
+    "merge_size": FACTOR,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+_QWEN = Form(
+    {
+        **_SETTINGS,
+        "size": {"longest_edge": MOST, "shortest_edge": LEAST},
+        "temporal_patch_size": 2,
+        "processor_class": "Qwen3VLProcessor",
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+    },
+    Qwen2VLImageProcessorPil,
+    ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+    """{%- for message in messages -%}
+{{ message.role + ":" }}
+{%- if message.content is string -%}{{ message.content }}
+{%- else -%}{%- for part in message.content -%}
+{%- if part.type == "image" or "image" in part -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif "text" in part -%}{{ part.text }}{%- endif -%}
+{%- endfor -%}{%- endif -%}{{ "\n" }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}assistant:{%- endif -%}""",
+)
+_PADDLEOCR = Form(
+    {
+        **_SETTINGS,
+        "do_convert_rgb": True,
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "max_pixels": MOST,
+        "min_pixels": LEAST,
+        "resample": 3,
+        "rescale_factor": 0.00392156862745098,
+        "temporal_patch_size": 1,
+        "processor_class": "PaddleOCRVLProcessor",
+        "image_processor_type": "PaddleOCRVLImageProcessor",
+    },
+    PaddleOCRVLImageProcessorPil,
+    ("<|IMAGE_START|>", "<|IMAGE_END|>", "<|IMAGE_PLACEHOLDER|>"),
+    # The published one writes the images of a turn before its texts, and knows contents as lists alone.
+    """{%- for message in messages -%}
+{%- if message["role"] == "user" -%}{{- "User: " -}}
+{%- for content in message["content"] -%}
+{%- if content["type"] == "image" -%}{{ "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>" }}{%- endif -%}
+{%- endfor -%}
+{%- for content in message["content"] -%}
+{%- if content["type"] == "text" -%}{{ content["text"] }}{%- endif -%}
+{%- endfor -%}{{ "\n" -}}
+{%- elif message["role"] == "assistant" -%}{{- "Assistant:\n" -}}
+{%- for content in message["content"] -%}
+{%- if content["type"] == "text" -%}{{ content["text"] }}{%- endif -%}
+{%- endfor -%}{{ "</s>" -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "Assistant:\n" -}}{%- endif -%}""",
+)
+_FORMS = {"paddleocr_vl": _PADDLEOCR}
+CONFIGS = (hf.PaddleOCRVLConfig,)  # of models that need the settings of their image processors
+
+
+def form_of(config: hf.PreTrainedConfig) -> Form:
+    """Return the form of models with this configuration."""
+    return _FORMS.get(config.model_type, _QWEN)
+
+
+def _model(
+    kind: type[hf.PreTrainedConfig], text: dict[str, Any], vision: dict[str, Any], **more: Any
+) -> hf.PreTrainedConfig:
+    return kind(text_config=text, vision_config=vision, image_token_id=IMAGE_TOKEN, **_TOKENS, **more)
 
 
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
@@ -76,21 +160,29 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         _text([3, 3, 2], shared_expert_intermediate_size=56, **_HYBRID, **_EXPERTS),
         _vision(96, 3, 96, depth=2),
     ),
+    "paddleocr_vl": lambda: _model(
+        hf.PaddleOCRVLConfig,
+        checkpoints.sizes(
+            96,
+            3,
+            1,
+            160,
+            head_dim=32,
+            tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 5e5, "mrope_section": [4, 5, 7]},
+        ),
+        {
+            "hidden_size": 120,
+            "num_attention_heads": 5,
+            "num_hidden_layers": 3,
+            "intermediate_size": 136,
+            "patch_size": PATCH,
+            "image_size": 7 * PATCH + 1,
+            "layer_norm_eps": 2.0**-20,  # which fp32 holds too
+        },
+        tie_word_embeddings=False,
+    ),
 }
-
-
-def processor_settings() -> dict[str, Any]:
-    """Return a preprocessor_config.json as published ones are."""
-    return {
-        "size": {"longest_edge": MOST, "shortest_edge": LEAST},
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": FACTOR,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "processor_class": "Qwen3VLProcessor",
-        "image_processor_type": "Qwen2VLImageProcessorFast",
-    }
 
 
 def save(model: hf.PreTrainedModel, folder: Path) -> Path:
@@ -98,8 +190,29 @@ def save(model: hf.PreTrainedModel, folder: Path) -> Path:
     checkpoints.save(model, folder)
     if model.config.model_type == "qwen3_vl_moe":
         _turn_experts(folder / "model.safetensors")
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor_settings()))
+    if model.config.model_type == "paddleocr_vl":
+        _publish_paddleocr(folder)
+    save_processor(model.config, folder)
     return folder
+
+
+def save_processor(config: hf.PreTrainedConfig, folder: Path) -> None:
+    """Write the settings of the image processor of a model."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(form_of(config).settings))
+
+
+def _publish_paddleocr(folder: Path) -> None:
+    """Put the fields of the text at the top of config.json, and add tensors that no class of transformers has."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    text = values.pop("text_config")
+    rope = text.pop("rope_parameters")
+    values |= {**text, "model_type": "paddleocr_vl", "rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    values["vision_config"] |= {"model_type": "paddleocr_vl", "temporal_patch_size": 2}
+    path.write_text(json.dumps(values | {"tie_word_embeddings": False}))
+    file, more = folder / "model.safetensors", ("head.probe", "embeddings.packing_position_embedding.weight")
+    tensors = load_file(file) | {f"visual.vision_model.{name}": torch.zeros(1, 8) for name in more}
+    save_file(tensors, file, {"format": "pt"})
 
 
 def _turn_experts(file: Path) -> None:
@@ -113,11 +226,12 @@ def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as published ones do."""
     save(model, folder)
     backend = byte_level_backend()
-    special = ["<|vision_start|>", "<|vision_end|>", PLACEHOLDER]
+    form = form_of(model.config)
+    special = form.special
     unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
     backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
     backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": form.template}))
     return folder
 
 
@@ -133,6 +247,12 @@ def random_images(shapes: Sequence[Shape], seed: int = 0) -> list[Pixels]:
     return [image(*shape) for shape in shapes]
 
 
+def in_squares(rows: int, cols: int, factor: int) -> torch.Tensor:
+    """Return the number of each patch by rows, in the order of `rows` x `cols` squares."""
+    numbers = torch.arange(rows * cols * factor**2).view(rows, factor, cols, factor)
+    return numbers.transpose(1, 2).reshape(-1)
+
+
 def in_store(images: Sequence[Pixels]) -> Pixels:
     """Return the pixels of images as the image store has them, uint8 [images, the most bytes of an image]."""
     found = np.zeros((len(images), MOST * 3), np.uint8)
@@ -141,11 +261,8 @@ def in_store(images: Sequence[Pixels]) -> Pixels:
     return found
 
 
-def inputs_of(images: Sequence[Pixels], tokens: torch.Tensor) -> Mapping[str, torch.Tensor]:
+def inputs_of(form: Form, images: Sequence[Pixels], tokens: torch.Tensor) -> Mapping[str, torch.Tensor]:
     """Return what transformers' image processor makes of images that need no resizing, and where they are in
     `tokens`."""
-    settings = processor_settings()
-    for name in ("processor_class", "image_processor_type"):
-        del settings[name]
-    made = Qwen2VLImageProcessorPil(**settings, do_resize=False)([*images], return_tensors="pt")
+    made = form.processor_of(do_resize=False)([*images], return_tensors="pt")
     return {**made, "mm_token_type_ids": (tokens == IMAGE_TOKEN).int()[None]}

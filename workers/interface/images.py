@@ -157,6 +157,11 @@ class Fitted(Grid, frozen=True, kw_only=True, tag="fitted"):
         return msgspec.structs.replace(self, pixels=min(self.pixels, _FEW_ROWS * self.square**2))
 
 
+class Widened(Grid, frozen=True, tag="widened"):
+    """The sizes of images that are one tile each, and that are enlarged first where an edge is shorter than a
+    square."""
+
+
 class Frame(msgspec.Struct, frozen=True):
     """The text around the rows of features of an image, where a model's processor writes it."""
 
@@ -174,7 +179,7 @@ class ImageInput:
     tokens `token` of the prompt.
     """
 
-    sizes: Tiles | Canvas | Grid | Fitted
+    sizes: Tiles | Canvas | Grid | Fitted | Widened
     resample: int  # Pillow's number of the filter
     do_resize: bool
     rescale: float  # the factor of a byte

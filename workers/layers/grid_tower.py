@@ -1,7 +1,8 @@
-"""Vision towers whose images have any number of rows and columns of patches: those of Qwen3-VL, Qwen3.5 and Pixtral.
+"""Vision towers whose images have any number of rows and columns of patches: those of Qwen3-VL, Qwen3.5, Pixtral and
+PaddleOCR-VL.
 
-The sources are transformers 5.24, models/qwen3_vl, models/pixtral and models/mistral3. Patches are in the order of
-squares that become one feature, and within a square in the order of rows.
+The sources are transformers 5.24, models/qwen3_vl, models/pixtral, models/mistral3 and models/paddleocr_vl. Patches are
+in the order of squares that become one feature, and within a square in the order of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.mlp import PlainMlp
-from numaserve.workers.layers.norm import AnyNorm, Norm
+from numaserve.workers.layers.norm import AnyNorm, LayerNorm, Norm
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
     Parameter,
@@ -44,7 +45,9 @@ class GridEmbedding(Layer):
     """A linear map of the pixels of each patch, and maybe rows of a square table of positions, interpolated, and a norm
     of the sum.
 
-    The checkpoint maps `frames` frames of a video, or images: those of an image are equal.
+    The corners of the table are the positions of the corner patches. If the table is `stretched`, it covers the image
+    instead, and a patch has the position of its centre. The checkpoint maps `frames` frames of a video, or images:
+    those of an image are equal.
     """
 
     module: str
@@ -55,6 +58,7 @@ class GridEmbedding(Layer):
     norm: Norm | None = None
     biased: bool = True
     gguf: str = ""
+    stretched: bool = False
 
     @property
     def pixels(self) -> int:
@@ -124,7 +128,7 @@ class Merger(Layer):
 @dataclass(frozen=True)
 class GridTower(AnySizeTower):
     """A tower whose patches are rotated by their rows and columns, and whose residual stream may also be read after
-    some of its blocks (DeepStack, Meng et al., 2024)."""
+    some of its blocks (DeepStack, Meng et al., 2024). A `norm` of the stream may come after the last block."""
 
     embedding: GridEmbedding
     merger: Merger
@@ -133,11 +137,13 @@ class GridTower(AnySizeTower):
     mergers: tuple[Merger, ...] = ()  # of the streams after the blocks `after`
     after: tuple[int, ...] = ()
     pairs_in_gguf: bool = False  # rotated dimensions lie in pairs in GGUF files
+    norm: LayerNorm | None = None
 
     @property
     def children(self) -> list[Layer]:
         """See `Layer`: in the order of the forward pass."""
-        return [self.embedding, *self.blocks, self.merger, *self.mergers]
+        last = [] if self.norm is None else [self.norm]
+        return [self.embedding, *self.blocks, *last, self.merger, *self.mergers]
 
     @property
     def patch(self) -> int:
@@ -169,6 +175,8 @@ class GridTower(AnySizeTower):
             block.forward(b, part, residual, place)
             if index in self.after:
                 streams.append(b.activated(residual, "none"))  # a copy, since the blocks after it add to the stream
+        if self.norm is not None:
+            self.norm.apply(b, part, residual)
         b.keep(FEATURES, self.merger.forward(b, part, residual))
         for name, merger, stream in zip(self.deep, self.mergers, streams, strict=True):
             b.keep(name, merger.forward(b, part, stream))

@@ -141,8 +141,8 @@ class GridInputs(TowerInputs):
         self._rotary[:count] = np.concatenate(parts, axis=1)
 
     def _fill_taps(self, taps: Floats, places: tuple[Indices, Indices], height: int, width: int) -> None:
-        """Interpolate between positions of a square table whose corners are those of the image, in fp32 as transformers
-        does (`get_vision_interpolation_indices_and_weights`)."""
+        """Interpolate between positions of a square table, in fp32 as transformers does
+        (`get_vision_interpolation_indices_and_weights`)."""
         count = len(places[0])
         (rows, row_weights), (columns, column_weights) = (
             self._axis(place, size) for place, size in zip(places, (height, width), strict=True)
@@ -154,11 +154,24 @@ class GridInputs(TowerInputs):
 
     def _axis(self, place: Indices, size: int) -> tuple[Indices, Floats]:
         """Return the two table positions around each patch on an axis of `size` patches, and their weights."""
-        at = place.astype(np.float32) * np.float32(self._side - 1) / np.float32(max(size - 1, 1))
+        at = self._on_table(place.astype(np.float32), size)
         floor = np.floor(at)
         numbers = floor.astype(np.int64)[:, None] + np.arange(2)
         distance = np.abs(at[:, None] - floor[:, None] - np.arange(2, dtype=np.float32))
         return np.clip(numbers, 0, self._side - 1), np.clip(1 - distance, 0, None)
+
+    def _on_table(self, place: Floats, size: int) -> Floats:
+        """Return where the patches of an axis of `size` patches lie in the table."""
+        return place * np.float32(self._side - 1) / np.float32(max(size - 1, 1))
+
+
+class StretchedInputs(GridInputs):
+    """The inputs of a tower whose table of positions is stretched over the image, edge to edge."""
+
+    def _on_table(self, place: Floats, size: int) -> Floats:
+        """See `GridInputs`: centres of patches, which lie half a patch from the edges."""
+        half = np.float32(0.5)
+        return (place + half) * np.float32(self._side) / np.float32(size) - half
 
 
 class AxisInputs(GridInputs):
@@ -178,7 +191,8 @@ class AxisInputs(GridInputs):
 def make_inputs(tower: Tower, table: Floats, outside: OutsideRows) -> TowerInputs:
     """Return the inputs of a tower; `table` has the value of each byte of each channel, fp32 [3, 256]."""
     if isinstance(tower, GridTower):
-        return GridInputs(tower, table, outside)
+        kind = StretchedInputs if tower.embedding.stretched else GridInputs
+        return kind(tower, table, outside)
     if isinstance(tower, PooledTower):
         return AxisInputs(tower, table, outside)
     if isinstance(tower, ClassTower):

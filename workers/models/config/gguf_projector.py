@@ -13,9 +13,11 @@ from numaserve.workers.models.config.gguf_gemma import mean_rows, pooled_forms, 
 from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
 from numaserve.workers.models.config.gguf_llama4 import llama4_vision, llama4_widths
 from numaserve.workers.models.config.gguf_names import Shape, shape_of
+from numaserve.workers.models.config.gguf_paddleocr import paddleocr_sizes, paddleocr_vision
 from numaserve.workers.models.config.gguf_pixtral import pixtral_outer, pixtral_text, pixtral_vision
 from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR
 from numaserve.workers.models.config.llama4_vision import LLAMA4_PROJECTOR
+from numaserve.workers.models.config.paddleocr_vision import PADDLEOCR_PROJECTOR
 from numaserve.workers.models.config.pixtral import PIXTRAL_PROJECTOR
 
 if TYPE_CHECKING:
@@ -118,6 +120,9 @@ _KINDS = {
     "idefics3": _Kind("<image>", _tile_sizes),
     GRID_PROJECTOR: _Kind("<|image_pad|>", grid_sizes, grid_vision, grid_text),
     LLAMA4_PROJECTOR: _Kind("<|patch|>", lambda metadata: {}, llama4_vision, widths=llama4_widths),
+    PADDLEOCR_PROJECTOR: _Kind(
+        "<|IMAGE_PLACEHOLDER|>", grid_sizes, paddleocr_vision, grid_text, widths=paddleocr_sizes
+    ),
     PIXTRAL_PROJECTOR: _Kind("[IMG]", lambda metadata: {}, pixtral_vision, pixtral_text, pixtral_outer, gated=True),
     "gemma3": _Kind(
         "<image_soft_token>",

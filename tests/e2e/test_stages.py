@@ -127,5 +127,5 @@ def test_a_worker_of_any_stage_that_dies_costs_no_request(tmp_path: Path) -> Non
 
 def test_models_that_cannot_be_divided_are_refused(tmp_path: Path) -> None:
     model = write_model(tmp_path)
-    with pytest.raises(OperatorError, match="--pp 9 exceeds the model's 4 layers: lower --pp to at most 4"):
+    with pytest.raises(OperatorError, match="9 pipeline stages exceed the model's 4 layers: use at most 4"):
         load_model_config(model, ModelSettings(stage=0, stages=9))

@@ -36,11 +36,13 @@ class Stage(Decoder):
         """
         blocks = len(whole.blocks)
         if count > blocks:
-            raise OperatorError(f"--pp {count} exceeds the model's {blocks} layers: lower --pp to at most {blocks}")
+            raise OperatorError(
+                f"{count} pipeline stages exceed the model's {blocks} layers: use at most {blocks} stages"
+            )
         if whole.inputs is not None or any(isinstance(each, Borrowed) for each in whole.caches):
             raise OperatorError(
-                "--pp needs a model whose layers read the residual stream alone, and layers of this model share keys"
-                " or have inputs of their own: leave --pp out"
+                "pipeline stages need a model whose layers read the residual stream alone, and layers of this model"
+                " share keys or have inputs of their own: use one stage"
             )
         begin, end = (blocks * each // count for each in (index, index + 1))
         is_first, is_last = index == 0, index == count - 1

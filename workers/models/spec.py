@@ -188,7 +188,7 @@ class ModelConfig:
         if stages == 1:
             return self
         if self.decoder.head is None:
-            raise OperatorError("--pp needs a task that generates text: leave --pp out, or set --task generate")
+            raise OperatorError("pipeline stages need a task that generates text: use one stage, or --task generate")
         whole = self.text_only().unpredicted()
         return replace(whole, decoder=Stage.of(whole.decoder, stage, stages), undivided=whole)
 

@@ -37,7 +37,7 @@ def check_stages(options: DeploymentOptions) -> None:
     }
     for option, is_set in refused.items():
         if is_set:
-            raise OperatorError(f"--pp {options.pp} cannot be combined with {option}: leave out one of them")
+            raise OperatorError(f"pipeline stages cannot be combined with {option}: use one stage, or leave it out")
 
 
 def fit_stages(
@@ -49,7 +49,7 @@ def fit_stages(
     """
     stages, tp = options.pp, len(ranks) // options.pp
     if stages > 1:
-        options = _of_a_stage(options)
+        options = of_a_stage(options)
     found = []
     for stage in range(stages):
         mine = ranks[stage * tp : (stage + 1) * tp]
@@ -73,8 +73,8 @@ def least_capacity(stages: Sequence[StageMemory]) -> Capacity:
     return structs.replace(first, **least, num_snapshots=min((each.num_snapshots for each in with_states), default=0))
 
 
-def _of_a_stage(options: DeploymentOptions) -> DeploymentOptions:
-    """Return the options of one of several stages on a host, which share what is given for all ranks together.
+def of_a_stage(options: DeploymentOptions) -> DeploymentOptions:
+    """Return the options of one of several stages, which share what is given for all ranks together.
 
     Stages have no window tables: those that a stage needs depend on its layers, and a plan goes to all of them. The
     first stages do not know which draft tokens were accepted, so that states could not go back. Steps are short, since

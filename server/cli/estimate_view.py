@@ -1,6 +1,6 @@
 """The views of an estimate: tables, and a JSON record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -77,28 +77,22 @@ def estimate_view(
 ) -> Group:
     """Return tables of memory and of the phases, with their totals. `explain`: also what threads and ranks wait for.
     `image_tiles`: of the largest image. `disk`: the disk tier, if there is one."""
-    load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
-    products = products_text(estimate.multiplied_by)
-    weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
-    formats = f"{weights}, KV cache {settings.kv_cache_dtype}"
+    ranks = len(estimate.cores)
     heading = Text(
-        f"{name} on {estimate.machine.name}: {formats}, {ranks} rank{'s' if ranks > 1 else ''};"
-        f" {load.batch} x {_tokens(load)} tokens"
+        f"{name} on {estimate.machine.name}: {formats_text(options, estimate)}, {ranks} rank{'s' if ranks > 1 else ''};"
+        f" {load_text(estimate.load)}"
     )
     made = [phase for phase in (estimate.prefill, estimate.decode, estimate.tile) if phase is not None]
-    phases = [_phase_table(phase, _steps(phase), _COLUMNS) for phase in made]
-    if explain:
-        phases += [_phase_table(phase, "what its threads and other ranks wait for", _WAITS) for phase in made]
     notes = [f"note: {note}" for note in (*estimate.notes, *step_notes(estimate))]
     notes += [] if disk is None else [disk_note(disk)]
     notes.append(f"kernel efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
     return Group(
         heading,
-        _memory_table(estimate.memory),
+        memory_table(estimate.memory),
         *image_tables([(str(node.node), node.images) for node in estimate.memory], "node"),
         *([] if disk is None else [disk_table(disk)]),
-        *_advice(estimate),
-        *phases,
+        *advice(estimate, "The model"),
+        *phase_tables(made, explain=explain),
         *(Text(f" {line}") for line in (*_totals(estimate), *_image_totals(estimate, image_tiles), *notes)),
     )
 
@@ -125,10 +119,10 @@ def estimate_record(
         "cores": estimate.cores,
         "fits": estimate.fits,
         "remedies": estimate.remedies,
-        "memory": [_memory_record(node) for node in estimate.memory],
+        "memory": [memory_record(node) for node in estimate.memory],
         "step_tokens": estimate.step_tokens,
-        "prefill": _phase_record(estimate.prefill),
-        "decode": None if estimate.decode is None else _phase_record(estimate.decode),
+        "prefill": phase_record(estimate.prefill),
+        "decode": None if estimate.decode is None else phase_record(estimate.decode),
         "ttft_s": estimate.ttft_s,
         "tpot_s": estimate.tpot_s,
         "output_tokens_s": estimate.output_tokens_s,
@@ -137,8 +131,17 @@ def estimate_record(
     }
 
 
-def _tokens(load: Load) -> str:
-    return f"({load.input_len} + {load.output_len})" if load.output_len else str(load.input_len)
+def formats_text(options: DeploymentOptions, estimate: Estimate) -> str:
+    """Return the formats of weights and KV cache as text."""
+    products, settings = products_text(estimate.multiplied_by), options.settings
+    weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
+    return f"{weights}, KV cache {settings.kv_cache_dtype}"
+
+
+def load_text(load: Load) -> str:
+    """Return the number of sequences and their tokens as text."""
+    tokens = f"({load.input_len} + {load.output_len})" if load.output_len else str(load.input_len)
+    return f"{load.batch} x {tokens} tokens"
 
 
 def _totals(estimate: Estimate) -> list[str]:
@@ -177,7 +180,8 @@ def step_notes(estimate: Estimate) -> list[str]:
     ]
 
 
-def _memory_record(node: NodeMemory) -> dict[str, Any]:
+def memory_record(node: NodeMemory) -> dict[str, Any]:
+    """Return the memory of a node as a JSON object."""
     record = asdict(node)
     if node.images == NO_IMAGES:
         del record["images"]
@@ -186,16 +190,19 @@ def _memory_record(node: NodeMemory) -> dict[str, Any]:
 
 def _image_record(tile: PhaseEstimate, tiles: int) -> dict[str, Any]:
     return {
-        "tile": _phase_record(tile),
+        "tile": phase_record(tile),
         "tile_s": tile.seconds,
         "tiles": tiles,
         "largest_image_s": tiles * tile.seconds,
     }
 
 
-def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
+def phase_record(phase: PhaseEstimate) -> dict[str, Any]:
+    """Return a phase as a JSON object; the steps of a phase are not listed."""
+    record = asdict(phase)
+    del record["step_seconds"]
     costs = [_cost_record(cost) for cost in phase.costs]
-    return asdict(phase) | {"costs": costs, "nbytes": phase.nbytes, "bound_s": phase.bound_s}
+    return record | {"costs": costs, "nbytes": phase.nbytes, "bound_s": phase.bound_s}
 
 
 def _cost_record(cost: OperationEstimate) -> dict[str, Any]:
@@ -204,10 +211,11 @@ def _cost_record(cost: OperationEstimate) -> dict[str, Any]:
     return time | record
 
 
-def _memory_table(nodes: list[NodeMemory]) -> Table:
+def memory_table(nodes: list[NodeMemory], title: str = "Memory") -> Table:
+    """Return a table with the memory of each node of a host."""
     caches = CacheColumns(any(node.states for node in nodes), any(node.images.besides_weights for node in nodes))
     sums = ("needed", "available", "fits")
-    rows = figure_table("Memory", "node", "ranks", "weights", *caches.names, "scratch (about)", *sums)
+    rows = figure_table(title, "node", "ranks", "weights", *caches.names, "scratch (about)", *sums)
     for node in nodes:
         cached = caches.sizes(node.kv_cache, node.states, node.images)
         sizes = (node.weights, *cached, node.scratch, node.needed, node.usable)
@@ -215,13 +223,22 @@ def _memory_table(nodes: list[NodeMemory]) -> Table:
     return rows
 
 
-def _advice(estimate: Estimate) -> list[Text]:
+def advice(estimate: Estimate, what: str) -> list[Text]:
+    """Return lines with changes that would make `what` fit that does not."""
     if estimate.fits:
         return []
     return [
-        Text(" The model does not fit. Each of these changes would make it fit:"),
+        Text(f" {what} does not fit. Each of these changes would make it fit:"),
         *(Text(f"   {each}") for each in estimate.remedies),
     ]
+
+
+def phase_tables(phases: Sequence[PhaseEstimate], *, explain: bool) -> list[Table]:
+    """Return a table of each phase, and with `explain` another one of what the threads and ranks wait for."""
+    tables = [_phase_table(phase, _steps(phase), _COLUMNS) for phase in phases]
+    if explain:
+        tables += [_phase_table(phase, "what its threads and other ranks wait for", _WAITS) for phase in phases]
+    return tables
 
 
 def _steps(phase: PhaseEstimate) -> str:

@@ -16,11 +16,13 @@ from numaserve.workers.planning.roofline.machine import Machine, load_machine
 
 THIS = "this"
 
-PlanHost = Annotated[
-    str,
+PlanHosts = Annotated[
+    list[str] | None,
     typer.Option(
         help="Host to plan for: `this`, a host that numaserve describes such as 2x6980p, or a .yaml file that "
-        "describes a host."
+        "describes a host. Repeat it for a model in pipeline stages, one on each host in this order. "
+        f"[default: {THIS}]",
+        show_default=False,
     ),
 ]
 

@@ -102,7 +102,13 @@ def _rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMac
 def _prompt_steps(options: DeploymentOptions, config: ModelConfig, load: Load, tokens: int) -> list[StepWork]:
     """Return the steps of one prompt, of at most `tokens` tokens."""
     chunk = max(tokens, load.input_len if config.bidirectional else 0)
-    return prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)
+    pooled = options.settings.pooled
+    return _with_rows(config, prefill_steps(load.input_len, chunk, pooled=pooled))
+
+
+def _with_rows(config: ModelConfig, steps: Sequence[StepWork]) -> list[StepWork]:
+    """Return the steps with the rows of logits that the model computes: only the last pipeline stage has a head."""
+    return [replace(step, logit_rows=0) if config.decoder.head is None else step for step in steps]
 
 
 def _step_sizes(
@@ -154,7 +160,8 @@ def make_estimate(
     phases = Phases(config, partition, machines, efficiencies, longest, skew)
     steps = [("prefill", _prompt_steps(options, config, load, tokens)) for tokens in sizes]
     if load.output_len:
-        steps.append(("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]))
+        work = decode_step(load.batch, load.input_len + load.output_len // 2)
+        steps.append(("decode", _with_rows(config, [work])))
     found = phases.estimate(steps)
     size, prefill = economical(sizes, found[: len(sizes)])
     options = replace(options, max_step_tokens=size)

@@ -50,7 +50,7 @@ class OperationEstimate:
 @dataclass(frozen=True)
 class PhaseEstimate:
     """The estimate of some steps: the operations of the rank with most to do, the longest first, and the seconds that
-    the steps take. `waiting_s`: of the mean rank, for others."""
+    the steps take. `waiting_s`: of the mean rank, for others. `step_seconds`: of each step."""
 
     name: str
     steps: int
@@ -58,6 +58,7 @@ class PhaseEstimate:
     costs: list[OperationEstimate]
     seconds: float
     waiting_s: float
+    step_seconds: Sequence[float]
 
     @property
     def nbytes(self) -> float:
@@ -91,12 +92,7 @@ class Phases:
         times = HostTimes(self.ranks, self.efficiencies, STEP_S)
         with CountedModel(self.config, self.partition, limits, slot_bytes, self.skew) as model:
             return [
-                self._phase(
-                    self.config.decoder,
-                    name,
-                    steps,
-                    reduce(StepTotals.plus, (model.step(step, times) for step in steps)),
-                )
+                self._phase(self.config.decoder, name, steps, [model.step(step, times) for step in steps])
                 for name, steps in phases
             ]
 
@@ -111,9 +107,10 @@ class Phases:
         slot_bytes = message_bytes(self.config, self.partition, 1, 1, 1)
         with CountedGroup(tower, partition, limits, slot_bytes) as group:
             totals = HostTimes(self.ranks, self.efficiencies).of(group, run)
-        return self._phase(tower, "tile of an image", [run], totals)
+        return self._phase(tower, "tile of an image", [run], [totals])
 
-    def _phase(self, model: Forward, name: str, steps: Sequence[StepWork], totals: StepTotals) -> PhaseEstimate:
+    def _phase(self, model: Forward, name: str, steps: Sequence[StepWork], by_step: list[StepTotals]) -> PhaseEstimate:
+        totals = reduce(StepTotals.plus, by_step)
         rank = totals.busiest
         operations = rank_operations(model, self.partition.ranks[rank])
         counts = least_of(self.ranks[rank], operations, steps)
@@ -122,7 +119,8 @@ class Phases:
             for key, least in counts.items()
         ]
         found.sort(key=lambda each: -each.time.seconds)
-        return PhaseEstimate(name, len(steps), rank, found, totals.seconds, totals.waiting_s)
+        seconds = [each.seconds for each in by_step]
+        return PhaseEstimate(name, len(steps), rank, found, totals.seconds, totals.waiting_s, seconds)
 
 
 def economical(sizes: Sequence[int], prompts: Sequence[PhaseEstimate]) -> tuple[int, PhaseEstimate]:

@@ -162,7 +162,7 @@ def _cut_behind(text: str, content: Content, chat: Chat) -> str:
 
 def hidden_tokens(context: ApiContext, *, skip_special_tokens: bool) -> frozenset[int]:
     """Return the tokens that are not in an answer's text."""
-    return context.tokenizer.special_token_ids if skip_special_tokens else frozenset()
+    return context.tokenizer.hidden_token_ids if skip_special_tokens else frozenset()
 
 
 def check_text_length(context: ApiContext, characters: int, param: str) -> None:

@@ -24,7 +24,7 @@ class IncrementalDetokenizer:
     ) -> None:
         """Start an empty text. `shown_tokens` are spelled out even if special tokens are skipped."""
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_token_ids - shown_tokens if skip_special_tokens else frozenset[int]()
+        self._skipped = tokenizer.hidden_token_ids - shown_tokens if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:

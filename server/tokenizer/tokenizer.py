@@ -8,6 +8,7 @@ import tokenizers
 from numaserve.server.tokenizer.backend import decode, encode, pair_form
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.confined import ConfinedTokenizer
+from numaserve.server.tokenizer.doctags import tags
 from numaserve.server.tokenizer.steps import all_are_bounded
 from numaserve.server.tokenizer.token_bytes import TokenSpelling, spelling_of
 from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
@@ -41,6 +42,9 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
+        special = {token_id: token.content for token_id, token in added.items() if token.special}
+        self.special_token_ids = frozenset(special)
+        self.hidden_token_ids = self.special_token_ids - tags(special)
         self._backend = backend
         self._has_types = has_types
         self._confined = None if all_are_bounded(backend) else ConfinedTokenizer(backend.to_str())
@@ -48,7 +52,6 @@ class Tokenizer:
         self.vocab_size = vocab_size or 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=0)
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
-        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.chat_template = "" if chat_template is None else chat_template.source
         # Hugging Face passes `documents` as None, and templates test `is not none`. A token that the model lacks stays
         # undefined, because None would be rendered as text.
@@ -70,6 +73,9 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `token_ids`; ids outside the vocabulary add nothing. Raises as `encode` does."""
+        if skip_special_tokens and self.hidden_token_ids != self.special_token_ids:
+            token_ids = [each for each in token_ids if each not in self.hidden_token_ids]
+            skip_special_tokens = False
         if self._confined is not None:
             return self._confined.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return decode(self._backend, token_ids, skip_special_tokens)

@@ -76,7 +76,8 @@ class TokenizerProtocol(RendersChats, Protocol):
     vocab_size: int  # number of token ids; every id is in [0, vocab_size)
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
-    special_token_ids: frozenset[int]  # tokens that `skip_special_tokens` leaves out
+    special_token_ids: frozenset[int]
+    hidden_token_ids: frozenset[int]  # the special tokens that `skip_special_tokens` leaves out
     chat_template: str  # its source; empty if the model has none
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -1,8 +1,11 @@
 """A server of a model that sees, asked over HTTP: from the file of an image to the probabilities of transformers."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import torch
 import transformers as hf
@@ -13,7 +16,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from tests.support import vision
 from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
 from tests.support.image_files import image_part, in_file, pattern
-from tests.support.real_server import RealServer
+from tests.support.real_server import PATIENCE_S, RealServer
 
 # The workers compute the parts of log-probabilities in bf16.
 TOLERANCE = 0.02
@@ -83,6 +86,16 @@ def test_a_damaged_image_is_refused_and_an_old_one_named(server: RealServer) -> 
     answer = ask(server, user(damaged), {"role": "assistant", "content": "a"}, user(good))
     likeliest(answer)
     assert answer.headers[LEFT_OUT] == '1, "messages[0].content[0]";reason=invalid_image'
+
+
+@pytest.mark.parametrize("more", [{}, {"skip_special_tokens": True}, {"stream": True}], ids=str)
+def test_tags_of_a_page_are_text(server: RealServer, folder: Path, more: dict[str, Any]) -> None:
+    listed = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    bias = {str(each["id"]): 100 for each in listed if each["content"] in vision.TAGS}
+    page = user(TEXT, image_part(in_file(pattern(60, 60)), detail="low"))
+    body = {"messages": [page], "logit_bias": bias, "max_tokens": 8, "temperature": 0, **more}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
+    assert sum(map(answer.text.count, vision.TAGS)) == 8
 
 
 def test_an_image_may_be_larger_than_the_texts_of_the_context(server: RealServer) -> None:

@@ -16,7 +16,7 @@ class WordTokenizer(ByteTokenizer):
 
     def __init__(self) -> None:
         super().__init__(vocab_size=VOCAB, render=_rendered)
-        self.special_token_ids = frozenset(range(FIRST_TOKEN))
+        self.special_token_ids = self.hidden_token_ids = frozenset(range(FIRST_TOKEN))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [_id_of(word) for word in text.split()]

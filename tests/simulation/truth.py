@@ -21,7 +21,7 @@ class Letters:
     """The tokenizer."""
 
     vocab_size = VOCABULARY
-    special_token_ids = frozenset({EOS, NAN})
+    hidden_token_ids = frozenset({EOS, NAN})
 
     def token_bytes(self, token_id: int) -> bytes:
         if token_id < FIRST:

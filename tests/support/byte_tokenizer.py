@@ -59,7 +59,7 @@ class ByteTokenizer:
         self._tokens = {spelling: token for token, spelling in spelt.items()}
         self._bytes = {byte: bytes([byte]) for byte in range(256)} | {each: spelt[each].encode() for each in spelt}
         self._parts = re.compile(f"({'|'.join(map(re.escape, self._tokens))})")
-        self.special_token_ids = frozenset(spelt)
+        self.special_token_ids = self.hidden_token_ids = frozenset(spelt)
         self.messages: Messages = []
         self.tools: list[Mapping[str, object]] = []
         self.arguments: dict[str, object] = {}

@@ -16,6 +16,7 @@ from tests.support.tokenizer_builders import byte_level_backend
 IMAGE_TOKEN = 497
 FAKE, GLOBAL, PLACEHOLDER = "<fake_token_around_image>", "<global-img>", "<image>"
 LARGEST = 4  # tiles of a side
+TAGS = "<doctag>", "<loc_155>"
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -115,7 +116,7 @@ def save_tokenizer(folder: Path, edge: str = FAKE) -> None:
     """Write a tokenizer with the special tokens of images, the last of which stands for an image."""
     backend = byte_level_backend()
     places = [f"<row_{row}_col_{col}>" for row in range(1, LARGEST + 1) for col in range(1, LARGEST + 1)]
-    backend.add_special_tokens(["<end_of_utterance>", edge, GLOBAL, *places])
+    backend.add_special_tokens(["<end_of_utterance>", edge, GLOBAL, *places, *TAGS])
     unused = range(backend.get_vocab_size(), IMAGE_TOKEN)
     backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), PLACEHOLDER])
     backend.save(str(folder / "tokenizer.json"))

@@ -23,7 +23,7 @@ class Bytes:
     vocab_size = 257
     eos_token_ids = frozenset({EOS})
     bos_token_id = None
-    special_token_ids = frozenset({EOS})
+    hidden_token_ids = frozenset({EOS})
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b"</s>"

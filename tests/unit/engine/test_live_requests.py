@@ -24,7 +24,7 @@ from tests.support.plan_limits import plan_limits
 class Letters:
     """Token i is the letter of code i."""
 
-    special_token_ids = frozenset[int]()
+    hidden_token_ids = frozenset[int]()
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])

@@ -15,7 +15,7 @@ from tests.support.sequences import sequence
 
 
 class Bytes:
-    special_token_ids: frozenset[int] = frozenset()
+    hidden_token_ids: frozenset[int] = frozenset()
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])

@@ -21,6 +21,7 @@ class Words:
     eos_token_ids: frozenset[int] = frozenset()
     bos_token_id: int | None = None
     special_token_ids: frozenset[int] = frozenset()
+    hidden_token_ids: frozenset[int] = frozenset()
 
     def __init__(self) -> None:
         self.seen: list[int] = []

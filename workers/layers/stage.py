@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.caches import Borrowed
 from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.division import stage_blocks
 from numaserve.workers.layers.layer import Layer
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Stage(Decoder):
 
     @classmethod
     def of(cls, whole: Decoder, index: int, count: int) -> Self:
-        """Return stage `index` of `count`, whose numbers of blocks differ by at most one.
+        """Return stage `index` of `count`; see `stage_blocks`.
 
         Raises `OperatorError` for more stages than blocks, and for layers that read what layers of other stages have.
         """
@@ -44,10 +45,10 @@ class Stage(Decoder):
                 "pipeline stages need a model whose layers read the residual stream alone, and layers of this model"
                 " share keys or have inputs of their own: use one stage"
             )
-        begin, end = (blocks * each // count for each in (index, index + 1))
+        own = stage_blocks(whole, count)[index]
         is_first, is_last = index == 0, index == count - 1
         values = {field.name: getattr(whole, field.name) for field in fields(whole)}
-        values["blocks"] = whole.blocks[begin:end]
+        values["blocks"] = whole.blocks[own.start : own.stop]
         values["head"] = whole.head if is_last else None
         return cls(**values, is_first=is_first, is_last=is_last)
 

@@ -2,11 +2,28 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from numaserve.workers.interface.errors import OperatorError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 _FEW = 12  # maximum number of keys that a line lists
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def validated(kind: type[Kind], values: Mapping[str, Any], where: str) -> Kind:
+    """Return the object of `values`. Raises `OperatorError`, whose message begins with `where`."""
+    fields: Mapping[str, FieldInfo] = kind.model_fields
+    for key in values:
+        if key not in fields:
+            raise OperatorError(where + unknown_key(key, fields))
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise OperatorError(where + explain_value(str(first["loc"][0]), first, fields)) from None
 
 
 def unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> str:

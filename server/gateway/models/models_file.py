@@ -4,17 +4,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from numaserve.server.config.errors import explain_value, unknown_key
+from numaserve.server.config.errors import unknown_key, validated
 from numaserve.server.config.file import by_key, read_config_file
 from numaserve.server.config.option_types import NonBlank
 from numaserve.server.config.serve import KEYS, ServeConfig, load_config
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.step_lengths import SHORT_STEP
 from numaserve.workers.planning.topology import parse_cpu_list
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 # Keys of the gateway, not of a model: its address, security, logs and shutdown.
 GATEWAY_KEYS = frozenset(
@@ -59,7 +58,6 @@ def _nameable(name: str) -> str:
     return name
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
 Numbers = Annotated[tuple[int, ...], BeforeValidator(_as_numbers)]
 Cores = Annotated[tuple[int, ...], BeforeValidator(_as_cores)]
 Gib = Annotated[float, BeforeValidator(_as_gib)]
@@ -134,7 +132,7 @@ def read_models_file(path: Path, max_loaded: int | None = None) -> ModelsFile:
 
     Raises `OperatorError` with one line that names the model, the key and the allowed values.
     """
-    whole = _validated(Whole, read_config_file(path), f"{path}: ")
+    whole = validated(Whole, read_config_file(path), f"{path}: ")
     models = {name: _spec(name, spelt, f"{path}: model '{name}'") for name, spelt in whole.models.items()}
     default = next(iter(models)) if whole.default is None else whole.default
     if default not in models:
@@ -177,7 +175,7 @@ def _spec(name: str, spelt: Mapping[str, Any], where: str) -> ModelSpec:
             )
         if key not in _MODEL_KEYS and key not in Place.model_fields:
             raise OperatorError(f"{where}: {unknown_key(key, _MODEL_KEYS | Place.model_fields)}")
-    place = _validated(Place, {key: values.pop(key) for key in Place.model_fields if key in values}, f"{where}: ")
+    place = validated(Place, {key: values.pop(key) for key in Place.model_fields if key in values}, f"{where}: ")
     if place.nodes is not None and place.cores is not None:
         raise OperatorError(f"{where}: both nodes and cores are set: leave out one of the two")
     options: dict[str, Any] = {} if place.memory is None else {"memory_gib": place.memory}
@@ -190,15 +188,3 @@ def _spec(name: str, spelt: Mapping[str, Any], where: str) -> ModelSpec:
     except OperatorError as error:
         raise OperatorError(f"{where}: {error}") from None
     return ModelSpec(name, config, options, place)
-
-
-def _validated(kind: type[Kind], values: Mapping[str, Any], where: str) -> Kind:
-    fields: Mapping[str, FieldInfo] = kind.model_fields
-    for key in values:
-        if key not in fields:
-            raise OperatorError(where + unknown_key(key, fields))
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise OperatorError(where + explain_value(str(first["loc"][0]), first, fields)) from None

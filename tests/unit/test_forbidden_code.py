@@ -30,6 +30,8 @@ RUNNING_ATTRIBUTES = {
 STARTS_PYTHON = {"workers/interface/python_process.py"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "trust_remote_code"}
 # Who names TCP to ZeroMQ: for KV events, which are published where the operator says, and nothing is read from there.
+# Between hosts there are links with keys, which one module makes.
+HOST_LINKS = "workers/interface/host_links.py"
 PUBLISHERS = {"server/config/serve.py", "server/kv_events/listening.py", "server/service/kv_feed.py"}
 NAMES_A_SHELL = "server/cli/completion.py"  # to typer, which has a script for it
 # What asks other machines, and who may: commands that are given a server, the gateway of several
@@ -96,7 +98,17 @@ def test_no_module_runs_what_it_is_given(trees: dict[str, ast.AST]) -> None:
     found = {path: [*runs(tree)] for path, tree in trees.items()}
     assert len(found) > 300
     running = {path: {*names} for path, names in found.items() if names}
-    assert running == {path: {"tcp://"} for path in PUBLISHERS} | {NAMES_A_SHELL: {"shell"}}
+    assert running == {path: {"tcp://"} for path in PUBLISHERS | {HOST_LINKS}} | {NAMES_A_SHELL: {"shell"}}
+
+
+def test_every_link_between_hosts_has_keys(trees: dict[str, ast.AST]) -> None:
+    """A function gives a socket its keys before it makes an address."""
+    functions = [each for each in ast.walk(trees[HOST_LINKS]) if isinstance(each, ast.FunctionDef)]
+    opening = {each.name: ast.unparse(each) for each in functions if "_endpoint(socket" in ast.unparse(each)}
+    del opening["_endpoint"]
+    assert opening.keys() == {"listen", "connect"}
+    for text in opening.values():
+        assert text.index("socket.curve_secretkey = ") < text.index("_endpoint(socket")
 
 
 def test_interpreters_are_started_in_one_place(trees: dict[str, ast.AST]) -> None:

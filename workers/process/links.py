@@ -5,6 +5,10 @@ that no rank has to forward any.
 
 A stage runs the plans in their order, and sends one message for each: the rows of the step, or, for a plan that it has
 refused, none. The next stage then refuses the plan too, before it has changed anything.
+
+Stages of one host have sockets in a folder of the front end, and stages of different hosts have encrypted links. The
+key of the listening rank is new in each launch, and its public part reaches the rank before alone. So no other process
+can open the link, not even a rank of an earlier launch.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import zmq
+from numaserve.workers.interface.host_links import connect, joined, listen, new_keys, parse_address, parts_of
 from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.program.outside import Rows
 
@@ -33,9 +38,15 @@ class StageLinks:
         self._from = self._socket(zmq.PULL) if launch.rows_from else None
         self._to = self._socket(zmq.PUSH) if launch.rows_to else None
         if self._from is not None:
-            self._from.bind(launch.rows_from)
+            if launch.rows_secret:
+                listen(self._from, parse_address(launch.rows_from), launch.rows_secret, launch.rows_fd)
+            else:
+                self._from.bind(launch.rows_from)
         if self._to is not None:
-            self._to.connect(launch.rows_to)
+            if launch.rows_public:
+                connect(self._to, parse_address(launch.rows_to), launch.rows_public, new_keys())
+            else:
+                self._to.connect(launch.rows_to)
 
     @property
     def is_first(self) -> bool:
@@ -55,15 +66,16 @@ class StageLinks:
         assert self._from is not None  # noqa: S101
         while not self._from.poll(_LOOK_MS):
             self._check()
-        header, payload = self._from.recv_multipart(copy=False)
+        header, *parts = self._from.recv_multipart(copy=False)
         step, rows = _HEADER.unpack(header.bytes)
         if step != step_id:
             raise ValueError(f"the stage before has sent rows of step {step} for step {step_id}")
         if rows == _REFUSED:
             raise ValueError("the stage before has refused the step")
-        if rows != len(out) or len(payload.buffer) != out.nbytes:
+        payload = joined([part.buffer for part in parts])
+        if rows != len(out) or len(payload) != out.nbytes:
             raise ValueError(f"the stage before has sent {rows} rows for {len(out)} tokens")
-        out[:] = np.frombuffer(payload.buffer, out.dtype).reshape(out.shape)
+        out[:] = np.frombuffer(payload, out.dtype).reshape(out.shape)
 
     def send(self, step_id: int, rows: npt.NDArray[np.float32]) -> None:
         """Send the rows of a step, fp32 [tokens, columns], to the next stage."""
@@ -80,7 +92,7 @@ class StageLinks:
 
     def _send(self, step_id: int, rows: int, payload: bytes) -> None:
         assert self._to is not None  # noqa: S101
-        self._to.send_multipart([_HEADER.pack(step_id, rows), payload], copy=False)
+        self._to.send_multipart([_HEADER.pack(step_id, rows), *parts_of(payload)], copy=False)
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

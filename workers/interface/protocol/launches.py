@@ -56,8 +56,12 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     adapters: list[LoraAdapter] = []  # loaded before `Ready`
     disk_folder: str = ""  # of the disk tier's files; empty: none
     # ZeroMQ endpoints of the residual streams from the stage before and to the next one; empty: there is no such stage.
+    # HOST:PORT with a key: of this rank, where it listens on `rows_fd` if that is given, and of the next stage's rank.
     rows_from: str = ""
     rows_to: str = ""
+    rows_secret: str = ""
+    rows_public: str = ""
+    rows_fd: int = -1
 
     @property
     def number(self) -> int:

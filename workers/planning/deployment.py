@@ -19,7 +19,7 @@ from numaserve.workers.planning.images import ImageMemory
 from numaserve.workers.planning.needs import ring_slot_bytes, shared_step_tokens, with_whole_images
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
-from numaserve.workers.planning.stages import StageMemory, check_stages, fit_stages, least_capacity
+from numaserve.workers.planning.stages import StageMemory, check_stages, fit_stages, least_capacity, place_on_hosts
 from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 
@@ -79,8 +79,10 @@ class Deployment:
         return self.capacity.feature_tiles > 0
 
 
-def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: Topology) -> Deployment:
-    """The deployment of `model` on a machine.
+def make_deployment(
+    options: DeploymentOptions, model: ModelConfig, topology: Topology, hosts: Sequence[Topology] = ()
+) -> Deployment:
+    """The deployment of `model` on a machine, or on the `hosts` of its stages.
 
     Raises `OperatorError` for too few cores, too little memory, too long a context, no experts to divide, or a
     draft model with recurrent layers.
@@ -88,13 +90,13 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     check_stages(options)
     options = with_whole_images(options, model)
     shortest_step = options.max_step_tokens
-    placement = place(options, topology)
+    placement = place_on_hosts(options, hosts) if hosts else place(options, topology)
     model.check_served()
     if options.settings.expert_parallel:
         check_experts(model, len(placement.ranks) // options.pp)
     options = replace(options, draft=draft_options(options, model, [len(each.cpus) for each in placement.ranks]))
     check_state_cache(options, model)
-    stages = fit_stages(options, model, topology, placement.ranks)
+    stages = fit_stages(options, model, hosts or topology, placement.ranks)
     first, capacity = stages[0], least_capacity(stages)
     options = min((stage.memory.options for stage in stages), key=lambda each: each.max_step_tokens)
     shortest = shared_step_tokens(replace(options, max_step_tokens=shortest_step))

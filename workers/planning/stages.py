@@ -1,4 +1,5 @@
-"""The memory of a model's pipeline stages on one host; a model that is not divided is one stage."""
+"""The ranks and the memory of a model's pipeline stages, on one host or on a host each; a model that is not divided is
+one stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.fitting import Fitting, fit
 from numaserve.workers.planning.options import DeploymentOptions
-from numaserve.workers.planning.placement import RankCores
+from numaserve.workers.planning.placement import Placement, RankCores, place_ranks
 from numaserve.workers.planning.topology import Topology
 
 
@@ -40,10 +41,34 @@ def check_stages(options: DeploymentOptions) -> None:
             raise OperatorError(f"pipeline stages cannot be combined with {option}: use one stage, or leave it out")
 
 
+def place_on_hosts(options: DeploymentOptions, hosts: Sequence[Topology]) -> Placement:
+    """Return the cores of the ranks of each stage, in order, on the stage's host. The front end is on the first host.
+
+    Raises `OperatorError` for too few cores, and for hosts that would have different numbers of ranks.
+    """
+    placements = [
+        place_ranks(host, options.tp, options.threads_per_worker, options.reserve_core and not stage)
+        for stage, host in enumerate(hosts)
+    ]
+    counts = [len(each.ranks) for each in placements]
+    if len(set(counts)) > 1:
+        raise OperatorError(
+            f"the hosts of the stages would have {', '.join(map(str, counts))} ranks, one for each node, and all stages"
+            " need the same number: set --tp"
+        )
+    return Placement(
+        [rank for each in placements for rank in each.ranks],
+        placements[0].front_end_cpus,
+        tuple(f"stage {stage}: {note}" for stage, each in enumerate(placements) for note in each.notes),
+    )
+
+
 def fit_stages(
-    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]
+    options: DeploymentOptions, model: ModelConfig, topology: Topology | Sequence[Topology], ranks: Sequence[RankCores]
 ) -> list[StageMemory]:
     """Return the memory of each stage, whose `ranks` follow those of the stage before.
+
+    All stages share one host, or each has a host of its own.
 
     Raises `OperatorError` for a stage that does not fit.
     """
@@ -54,7 +79,8 @@ def fit_stages(
     for stage in range(stages):
         mine = ranks[stage * tp : (stage + 1) * tp]
         part = model.staged(stage, stages)
-        memory = fit(options, part, _shared(topology, mine, ranks), mine)
+        host = _shared(topology, mine, ranks) if isinstance(topology, Topology) else topology[stage]
+        memory = fit(options, part, host, mine)
         settings = structs.replace(memory.options.settings, stage=stage, stages=stages)
         found.append(StageMemory(stage * tp, mine, part, settings, memory))
     return found

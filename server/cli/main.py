@@ -18,6 +18,7 @@ EXIT_INTERRUPTED = 130
 # The module of each command, and the name of its function or group in it, in the order of the help.
 _COMMANDS = {
     "serve": ("serve", "serve"),
+    "agent": ("agent", "agent"),
     "chat": ("chat", "chat"),
     "topology": ("topology", "topology"),
     "plan": ("plan", "plan"),

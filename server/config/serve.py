@@ -40,6 +40,11 @@ class ServeConfig(BaseModel):
         description="Number of pipeline stages. Each stage has `tp` ranks and some of the model's layers, and a token "
         "passes all stages in turn.",
     )
+    hosts: Path | None = Field(
+        None,
+        description="YAML file of the hosts of the pipeline stages, one stage for each. An agent runs on each further "
+        "host. Default: all stages are on this host.",
+    )
     backend: Backend = Field(
         "native",
         description="Backend that runs the model: `native` (the kernels) or `reference` (torch: slow, one rank, "

@@ -77,7 +77,7 @@ class _Progress:
         before, self._done = self._done, self._done + nbytes
         if before // _TELLING_BYTES < self._done // _TELLING_BYTES:
             _log.info(
-                "disk tier: read %.0f of %.0f GiB of the checkpoint, to know whether cached prefixes belong to it",
+                "read %.0f of %.0f GiB of the checkpoint for the digest of its content",
                 *(self._done / _GIB, self._total / _GIB),
             )
 
@@ -115,4 +115,4 @@ def _write_memo(folder: int, memo: _Memo) -> None:
             file.write(msgspec.json.encode(memo))
         os.rename(_NEW_NAME, _MEMO_NAME, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
-        _log.warning("disk tier: the digests of the checkpoint cannot be stored (%s)", error.strerror)
+        _log.warning("the digests of the checkpoint cannot be stored (%s)", error.strerror)

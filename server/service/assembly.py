@@ -28,11 +28,13 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.bind import GatewayLink
+from numaserve.server.service.hosts import StageHost
 from numaserve.server.service.images import make_vision
 from numaserve.server.service.model.model_argument import served_name, served_names
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec, WorkerGroup
+from numaserve.server.supervisor.remote_group import AgentStage
 from numaserve.server.supervisor.staged_group import StagedGroup
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -71,6 +73,7 @@ class Checked:
     key_sources: KeySources
     adapters: Adapters | None = None  # None: the server has memory for no adapter
     kv_disk: Store | None = None  # None: cached prefixes are in memory alone
+    hosts: Sequence[StageHost | None] = ()  # of each stage, None for this host; empty: all stages are on this host
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -161,7 +164,7 @@ def make_engine(
             resume_timeout_s=config.resume_timeout,
             multiplied_by=deployment.multiplied_by,
         ),
-        Supervisor(spec, make_group=StagedGroup if is_staged else WorkerGroup),
+        Supervisor(spec, make_group=partial(StagedGroup, agents=_agents(checked)) if is_staged else WorkerGroup),
         scheduler,
         checked.tokenizer,
         checked.metrics,
@@ -173,6 +176,15 @@ def make_engine(
     if kv_disk is not None:
         kv_disk.on_problem = engine.disk_failed
     return engine
+
+
+def _agents(checked: Checked) -> list[AgentStage | None]:
+    deployment = checked.deployment
+    sizes = deployment.ring_lanes, deployment.ring_slot_bytes, mask_rows(deployment.capacity.max_slots)
+    return [
+        None if each is None else AgentStage(each.agent, str(each.model), *sizes, checked.vocab_size)
+        for each in checked.hosts
+    ]
 
 
 def connection_limits(config: ServeConfig, link: GatewayLink | None) -> ConnectionLimits:

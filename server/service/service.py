@@ -32,6 +32,7 @@ from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.instruction_set import name_of
 from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
+from numaserve.server.service.hosts import find_hosts
 from numaserve.server.service.images import check_special_tokens, create_image_store
 from numaserve.server.service.kv_disk import open_store
 from numaserve.server.service.kv_feed import open_kv_feed
@@ -92,6 +93,11 @@ def _check(started: Started) -> Checked:
     files = open_model(path, started.config.settings.mmproj)
     config = with_model_defaults(started.config, files)
     isa = name_of(started.kernels)
+    hosts = find_hosts(config, path, isa)
+    if hosts:
+        # A core can be reserved on this host alone.
+        own = config.reserve_core and hosts[0] is None
+        config = config.model_copy(update={"pp": len(hosts), "reserve_core": own})
     wanted = deployment_options(config, path, isa)
     options = replace(wanted, blocking=blocking_for_ranks(config.blocking, isa))
     model = read_config(files, options.settings)
@@ -100,7 +106,9 @@ def _check(started: Started) -> Checked:
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()
-    deployment = make_deployment(options, model, machine)
+    deployment = make_deployment(
+        options, model, machine, [machine if each is None else each.topology for each in hosts]
+    )
     check_checkpoint(files, model)
     adapters = find_adapters(config, served_names(config, path), model, deployment.launches[0].settings)
     if options.draft is not None:
@@ -147,6 +155,7 @@ def _check(started: Started) -> Checked:
         responses,
         started.key_sources,
         adapters,
+        hosts=hosts,
     )
     return replace(checked, kv_disk=open_store(checked, model))
 

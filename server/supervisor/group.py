@@ -193,7 +193,7 @@ class WorkerGroup:
                     self._command,
                     endpoint,
                     lifeline_fd=read_end,
-                    inherited_fds=[*self._memory.fds, launch.image_fd, self._inherited_fd],
+                    inherited_fds=[*self._memory.fds, launch.image_fd, launch.rows_fd, self._inherited_fd],
                     on_exit=self._on_exit,
                 )
                 self._processes.append(process)

@@ -2,10 +2,13 @@
 
 Outside, ranks are numbered through all stages. Every stage gets every message, so that all have
 the same page tables. When the group of one stage fails, all end: none can go on without the others.
+
+Stages run on this host, or each on the host of an agent. Agents are taken before any worker is started: the ranks of a
+stage need the addresses of the next one.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,52 +16,45 @@ from typing import Any
 from msgspec import structs
 from numaserve.server.common.death import Death
 from numaserve.server.dispatch.directory import SocketDirectory
-from numaserve.server.supervisor.group import GroupFailed, GroupHooks, GroupSpec, WorkerGroup
+from numaserve.server.supervisor.agent_link import AgentLink
+from numaserve.server.supervisor.group import Group, GroupFailed, GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.server.supervisor.memory import MaskBoard
-from numaserve.workers.interface.protocol import LoadAdapter, ProfileRequest, StepPlan, ToDisk
+from numaserve.server.supervisor.remote_group import AgentStage, RemoteGroup
+from numaserve.server.supervisor.stage_links import linked
+from numaserve.workers.interface.protocol import Launch, LoadAdapter, ProfileRequest, StepPlan, ToDisk
 
 
 class StagedGroup:
     """Starts the stages of `spec`, and reports the first failure to `on_failure`, once.
 
-    Must be constructed inside a running event loop. Raises `OperatorError` when there is no directory for the sockets.
+    `agents` has the agent of each stage, or None for a stage on this host; all are on this host if it is empty. Must be
+    constructed inside a running event loop. Raises `OperatorError` when there is no directory for the sockets.
     """
 
-    def __init__(self, spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> None:
+    def __init__(
+        self,
+        spec: GroupSpec,
+        hooks: GroupHooks,
+        on_failure: Callable[[Death], None],
+        agents: Sequence[AgentStage | None] = (),
+    ) -> None:
+        self._spec, self._hooks = spec, hooks
         self._on_failure = on_failure
         self._failed: Death | None = None
         self._is_up = self._over = False
         self._starts: list[asyncio.Future[None]] = []
         self._loaded: dict[int, tuple[int, int]] = {}
-        self._tp = tp = spec.launches[0].world_size
-        count = len(spec.launches) // tp
-        self._links = SocketDirectory(len(spec.launches))
-        self._stages = [
-            WorkerGroup(
-                replace(
-                    spec,
-                    launches=[
-                        structs.replace(
-                            each,
-                            rows_from=self._link(stage, each.rank) if stage else "",
-                            rows_to=self._link(stage + 1, each.rank) if stage < count - 1 else "",
-                        )
-                        for each in spec.launches[stage * tp : (stage + 1) * tp]
-                    ],
-                    # Only the last stage samples, and reads masks.
-                    board_factory=spec.board_factory if stage == count - 1 else None,
-                ),
-                self._hooks_of(stage, hooks),
-                partial(self._on_stage_failure, stage),
-            )
-            for stage in range(count)
-        ]
+        self._tp = spec.launches[0].world_size
+        self._agents = agents or [None] * (len(spec.launches) // self._tp)
+        self._directory = SocketDirectory(len(spec.launches))
+        self._links: dict[int, AgentLink] = {}  # by stage
+        self._stages: list[Group] = []  # empty before all agents are taken
 
     @property
     def board(self) -> MaskBoard | None:
         """The mask board of this launch; None before `start` and after `end`."""
-        return self._stages[-1].board
+        return self._stages[-1].board if self._stages else None
 
     @property
     def pids(self) -> list[int]:
@@ -73,8 +69,13 @@ class StagedGroup:
     async def start(self) -> None:
         """Spawn the workers of all stages and wait until every rank has loaded; raises `GroupFailed`.
 
-        `end` must be called afterwards in any case.
+        An agent that is not there is waited for. `end` must be called afterwards in any case.
         """
+        await self._claim_agents()
+        ports = {stage: link.ports for stage, link in self._links.items()}
+        agents = [None if each is None else each.agent for each in self._agents]
+        launches = linked(self._spec.launches, agents, ports, self._directory)
+        self._stages = [self._group(stage, part) for stage, part in enumerate(launches)]
         self._starts = [asyncio.ensure_future(stage.start()) for stage in self._stages]
         done, _ = await asyncio.wait(self._starts, return_when=asyncio.FIRST_EXCEPTION)
         for each in done:
@@ -106,12 +107,31 @@ class StagedGroup:
         """End every process within about `grace_s` seconds, and release all resources. May be called twice."""
         await asyncio.gather(*(stage.end(grace_s=grace_s) for stage in self._stages))
         await asyncio.gather(*self._starts, return_exceptions=True)
+        for link in self._links.values():
+            link.close()
         if not self._over:
             self._over = True
-            self._links.remove()
+            self._directory.remove()
 
-    def _link(self, stage: int, rank: int) -> str:
-        return f"ipc://{self._links.path}/rank{stage * self._tp + rank}.sock"
+    async def _claim_agents(self) -> None:
+        """Take all agents, again those that are lost while another one is waited for."""
+        while free := [
+            (stage, place)
+            for stage, place in enumerate(self._agents)
+            if place is not None and not (stage in self._links and self._links[stage].is_open)
+        ]:
+            stage, place = free[0]
+            self._links[stage] = await AgentLink.claim(place.agent, self._tp)
+
+    def _group(self, stage: int, launches: Sequence[Launch]) -> Group:
+        # Only the last stage samples, and reads masks.
+        board = self._spec.board_factory if stage == len(self._agents) - 1 else None
+        spec = replace(self._spec, launches=launches, board_factory=board)
+        hooks, on_failure = self._hooks_of(stage, self._hooks), partial(self._on_stage_failure, stage)
+        place = self._agents[stage]
+        if place is None:
+            return WorkerGroup(spec, hooks, on_failure)
+        return RemoteGroup(spec, hooks, on_failure, place, self._links[stage])
 
     def _on_stage_failure(self, stage: int, death: Death) -> None:
         if self._failed is not None:

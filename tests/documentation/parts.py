@@ -22,6 +22,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "supported": packages.supported,
     "main options": partial(options.options, "serve", only=options.MAIN),
     "options of serve": partial(options.options, "serve"),
+    "options of agent": partial(options.options, "agent"),
     "options of topology": partial(options.beyond_serve, "topology"),
     "options of plan": partial(options.beyond_serve, "plan"),
     "options of doctor": partial(options.options, "doctor"),

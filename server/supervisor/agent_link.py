@@ -1,0 +1,192 @@
+"""The link of the front end to an agent, for one launch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import zmq
+from numaserve.server.common.death import Death
+from numaserve.server.common.patience import PatientTimer
+from numaserve.server.supervisor.agent_messages import (
+    BEAT_S,
+    LOST_S,
+    Beat,
+    Beaten,
+    Claim,
+    Claimed,
+    FromAgent,
+    OtherVersion,
+    Refused,
+    ToAgent,
+    decode_from_agent,
+    encode_message,
+    other_version,
+)
+from numaserve.server.supervisor.group import GroupFailed
+from numaserve.server.supervisor.judge import RankLook
+from numaserve.workers.interface.host_links import Address, KeyPair, connect
+from numaserve.workers.interface.protocol import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPT_S = 5.0  # for a claim: the workers of a launch before may take this long to end
+_REPORT_ATTEMPTS = 12  # attempts between two log lines about an agent that is not there
+
+
+@dataclass(frozen=True)
+class AgentAddress:
+    """The address and the public key of an agent, and the keys of this front end."""
+
+    address: Address
+    public: str
+    keys: KeyPair
+
+
+class AgentLink:
+    """An agent that is taken for one launch. Must be constructed inside a running event loop.
+
+    `on_message` is called in the event loop for each message but beats. `on_lost` is called once when the agent has
+    been silent for `LOST_S`, the connection has ended, or a message was none of this version.
+    """
+
+    def __init__(self, agent: AgentAddress) -> None:
+        self.agent = agent
+        self.ports: list[int] = []
+        self.looks: dict[int, RankLook] = {}  # the last look at each rank that runs
+        self.on_message: Callable[[FromAgent], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = lambda _: None
+        self.lost: str | None = None  # the reason
+        self.wants_times = False
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        events = zmq.EVENT_DISCONNECTED
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(events)
+        self._answered: asyncio.Future[FromAgent] = self._loop.create_future()
+        self._silence = PatientTimer(lambda: self._lose(f"it has been silent for {LOST_S:g} s"))
+        self._beats: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._loop.add_reader(_descriptor(self._socket), self._on_readable)
+        self._loop.add_reader(_descriptor(self._monitor), self._on_event)
+        connect(self._socket, agent.address, agent.public, agent.keys)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages reach the agent, as far as is known."""
+        return not self._closed and self.lost is None
+
+    @classmethod
+    async def claim(cls, agent: AgentAddress, ranks: int) -> Self:
+        """Take an agent whose ranks will listen for rows, as soon as it is there. Raises `GroupFailed` when the agent
+        refuses, or is of another version."""
+        attempts = 0
+        while True:
+            link = cls(agent)
+            try:
+                await link._claim(ranks)
+            except TimeoutError:
+                link.close()
+                if attempts % _REPORT_ATTEMPTS == 0:
+                    logger.warning("the agent at %s does not answer; trying again until it does", agent.address)
+                attempts += 1
+            except BaseException:
+                link.close()
+                raise
+            else:
+                return link
+
+    def send(self, message: ToAgent) -> None:
+        """Send a message. Does nothing when the agent is lost or the link is closed."""
+        if not self.is_open:
+            return
+        try:
+            self._socket.send_multipart(encode_message(message), zmq.NOBLOCK)
+        except zmq.Again:
+            self._lose("it does not read its messages")
+        # Sending may swallow the edge that announces a received message (zmq_getsockopt(3), ZMQ_FD): check again.
+        self._loop.call_soon(self._on_readable)
+
+    def close(self) -> None:
+        """Close the link. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._silence.stop()
+        if self._beats is not None:
+            self._beats.cancel()
+        self._loop.remove_reader(_descriptor(self._socket))
+        self._loop.remove_reader(_descriptor(self._monitor))
+        self._socket.disable_monitor()
+        self._context.destroy(linger=0)
+
+    async def _claim(self, ranks: int) -> None:
+        self.send(Claim(ranks))
+        async with asyncio.timeout(_ATTEMPT_S):
+            answer = await self._answered
+        match answer:
+            case Claimed():
+                self.ports = answer.ports
+            case Refused():
+                raise GroupFailed(Death("failure", f"the agent at {self.agent.address} refused: {answer.message}"))
+            case _:
+                raise GroupFailed(Death("failure", f"the agent at {self.agent.address} gave another answer"))
+        self._silence.start(LOST_S)
+        self._beat()
+
+    def _beat(self) -> None:
+        self.send(Beat(self.wants_times))
+        self.wants_times = False
+        self._beats = self._loop.call_later(BEAT_S, self._beat)
+
+    def _on_readable(self) -> None:
+        # The descriptor is edge-triggered, so everything is read until the socket is empty.
+        while not self._closed and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            try:
+                self._on_frames(decode_from_agent(frames))
+            except OtherVersion as other:
+                self._refuse_version(other)
+            except ProtocolError as error:
+                self._lose(f"it has sent an invalid message: {error}")
+
+    def _on_frames(self, message: FromAgent) -> None:
+        if not self._answered.done():
+            self._answered.set_result(message)
+            return
+        self._silence.start(LOST_S)
+        if isinstance(message, Beaten):
+            self.looks = message.looks
+        elif isinstance(message, Refused):
+            self._lose(message.message)
+        else:
+            self.on_message(message)
+
+    def _refuse_version(self, other: OtherVersion) -> None:
+        problem = other_version(self.agent.address, other)
+        if self._answered.done():
+            self._lose(problem)
+        else:
+            self._answered.set_exception(GroupFailed(Death("failure", problem)))
+
+    def _on_event(self) -> None:
+        while not self._closed and int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._monitor.recv_multipart(zmq.NOBLOCK)
+            if self._answered.done():
+                self._lose("the connection has ended")
+
+    def _lose(self, reason: str) -> None:
+        if not self.is_open:
+            return
+        self.lost = f"the agent at {self.agent.address} is lost: {reason}"
+        reason = self.lost
+        self.close()
+        self.on_lost(reason)
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(zmq.FD))

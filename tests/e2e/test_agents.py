@@ -1,0 +1,84 @@
+"""A model whose stages are on two hosts has the bits of one host, whatever happens to the agent of the second one."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.agents import RunningAgent
+from tests.support.chat_model import write_model
+from tests.support.real_server import RealServer
+
+STREAMS = 6
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+OPTIONS = ("--tp", "1", "--context-length", "256", "--threads-per-worker", "1", "--kv-cache-gib", "0.05")
+
+
+async def _streams(server: RealServer, fault: Callable[[], None] | None = None) -> list[list[Any]]:
+    """The tokens and log-probabilities of all streams, of which the last one is constrained; the `fault` comes when all
+    have begun."""
+
+    async def ask(client: httpx.AsyncClient, index: int) -> list[Any]:
+        body = {"model": server.model, "prompt": f"Once upon {index} times", "max_tokens": 64, "logprobs": 2}
+        more: dict[str, Any] = {"temperature": index % 2, "seed": index, "ignore_eos": True}
+        if index == STREAMS - 1:
+            more = {
+                "temperature": 1,
+                "seed": 1,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
+            }
+        answer = await client.post("/v1/completions", json=body | more)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["choices"][0]["logprobs"]
+        return [found["tokens"], found["token_logprobs"], found["top_logprobs"]]
+
+    async with server.client() as client:
+        asked = [asyncio.ensure_future(ask(client, index)) for index in range(STREAMS)]
+        if fault is not None:
+            before = server.metrics()["generation_tokens_total"]
+            while server.metrics()["generation_tokens_total"] < before + 2 * STREAMS:
+                await asyncio.sleep(0.02)
+            fault()
+        return await asyncio.gather(*asked)
+
+
+def test_an_agent_changes_no_bit_and_may_be_lost_at_any_time(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path))
+    with RealServer(*OPTIONS, model=model) as server:
+        undisturbed = asyncio.run(_streams(server))
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    with (
+        RunningAgent(folder) as agent,
+        RealServer(*OPTIONS, "--hosts", str(agent.hosts_file()), model=model) as server,
+    ):
+        assert asyncio.run(_streams(server)) == undisturbed
+
+        def lose_worker() -> None:
+            os.kill(server.worker_pids()[1], signal.SIGKILL)
+
+        def lose_agent() -> None:
+            agent.kill()
+            agent.start()
+
+        def silence_agent() -> None:
+            agent.process.send_signal(signal.SIGSTOP)
+            server.until(lambda: not server.is_ready())
+            agent.process.send_signal(signal.SIGCONT)
+
+        for fault in (lose_worker, lose_agent, silence_agent):
+            assert asyncio.run(_streams(server, fault)) == undisturbed
+        assert {
+            name: count
+            for name, count in server.metrics().items()
+            if name.startswith("worker_restarts_total") and count
+        } == {
+            "worker_restarts_total signal": 1,
+            "worker_restarts_total stall": 2,
+        }
+        assert server.terminate() == 0
+        assert agent.process.poll() is None

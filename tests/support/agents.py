@@ -1,0 +1,74 @@
+"""An agent as an operator runs it, on this host: a process of its own, with keys and a hosts file for a server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from numaserve.server.common.key_files import write_key_file
+from numaserve.workers.interface.host_links import Address, KeyPair, parse_address
+
+from tests.support.forked import forked_or_executed
+
+
+class RunningAgent:
+    """A running agent. Its files are in `folder`, which is its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.keys: KeyPair = write_key_file(folder / "agent.key")
+        self.front_end: KeyPair = write_key_file(folder / "front-end.key")
+        self.allowed = folder / "front-ends"
+        self.allowed.write_text(f"{self.front_end.public}  # of the test\n")
+        self.log = folder / "agent.log"
+        self.address = Address("127.0.0.1", 0)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; after the first time at the same port."""
+        options = ["--listen", str(self.address), "--key-file", str(self.folder / "agent.key"), "--rows-port", "0"]
+        options += ["--front-ends", str(self.allowed), "--weights-cache-gib", "0"]
+        own = {"XDG_CACHE_HOME": str(self.folder / "cache"), "TMPDIR": str(self.folder)}
+        with self.log.open("a") as log:
+            self.process: Any = forked_or_executed(
+                [sys.executable, "-m", "numaserve.server.cli.main", "agent", *options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | own,
+            )
+        line = self.process.stdout.readline()
+        assert line.startswith("the agent listens at "), self.log.read_text()
+        self.address = parse_address(line.split()[4])
+
+    def hosts_file(self, model: Path | None = None) -> Path:
+        """Write a hosts file with the first stage here and the second one at the agent."""
+        more = "" if model is None else f"  model: {model}\n"
+        file = self.folder / "hosts.yaml"
+        file.write_text(
+            f"key-file: {self.folder / 'front-end.key'}\nstages:\n- here\n"
+            f"- agent: {self.address}\n  public-key: {self.keys.public}\n{more}"
+        )
+        return file
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.communicate()
+
+    def close(self) -> None:
+        """End the process, which ends its workers."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.terminate()
+            self.process.wait(10)
+        self.kill()
+
+    def __enter__(self) -> RunningAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

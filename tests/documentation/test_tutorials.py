@@ -12,6 +12,7 @@ from tests.documentation.parts import ROOT
 
 DOCS = ROOT / "docs"
 TUTORIALS = {page.name: page.read_text() for page in (DOCS / "tutorials").glob("*.md")}
+DISTRIBUTIONS = {"PIL": "pillow"}  # of packages with other names
 EXAMPLES = [path for path in (DOCS / "examples").iterdir() if path.is_file()]
 
 
@@ -35,11 +36,11 @@ def test_a_tutorial_installs_all_that_its_programs_import(tutorial: str) -> None
     installed = {name for line in re.findall(r"pip install (.+)", page) for name in line.split()}
     programs = re.findall(r"```python\n(.*?)```\n", page, re.DOTALL)
     imported = {name for program in programs for name in _imported(program)}
-    assert imported - sys.stdlib_module_names <= installed
+    assert {DISTRIBUTIONS.get(name, name) for name in imported} - sys.stdlib_module_names <= installed
 
 
 def _imported(program: str) -> set[str]:
-    """Return the top packages that a program imports, of which each has the name of its distribution."""
+    """Return the top packages that a program imports."""
     nodes = list(ast.walk(ast.parse(program)))
     modules = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
     modules += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]

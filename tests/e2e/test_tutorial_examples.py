@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from tests.documentation.parts import ROOT
-from tests.support import encoders
+from tests.support import checkpoints, encoders, grid_vision
 from tests.support.chat_model import write_model
 from tests.support.demo import needs_demo
 from tests.support.real_server import RealServer
@@ -38,7 +39,7 @@ def output(server: RealServer, program: str, *arguments: str) -> list[str]:
     """Return the lines that a program prints."""
     environment = os.environ | {"NUMASERVE_URL": server.url, "NUMASERVE_KEY": KEY}
     command = [sys.executable, str(EXAMPLES / program), *arguments]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 
@@ -102,6 +103,28 @@ def test_the_search_answers_with_the_passages_that_it_read(tmp_path: Path) -> No
     passages = {*(texts / "foxes.md").read_text().strip().split("\n\n"), "leading and inner spaces"}
     assert len(sources) >= 2
     assert {text for _, text in sources} <= passages
+
+
+def test_scanned_pages_become_records_of_the_schema(tmp_path: Path) -> None:
+    """A tiny random model reads nothing: the records have the form alone."""
+    model = checkpoints.build(grid_vision.CASES["qwen3_vl"]())
+    folder, pages = grid_vision.save_served(model, tmp_path / "model"), tmp_path / "receipts"
+    # A random model may write ten items, and each character as an escape of twelve bytes, a token for each byte.
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 16384
+    (folder / "config.json").write_text(json.dumps(config))
+    with RealServer("--image-memory-gib", "0.05", model=str(folder)) as server:
+        assert output(server, "scans.py", str(pages)) == []
+        lines = [json.loads(line) for line in output(server, "pages.py", str(pages))]
+    assert [line.pop("page") for line in lines] == ["page-1.png", "page-2.png", "page-3.png"]
+    for line in lines:
+        assert line.keys() == {"shop", "date", "items", "total"}
+        assert all(item.keys() == {"name", "price"} for item in line["items"])
+        prices = [line["total"], *(item["price"] for item in line["items"])]
+        assert all(re.fullmatch(r"[0-9]{1,5}\.[0-9]{2}", price) for price in prices)
+    for path in pages.iterdir():
+        with Image.open(path) as page:
+            assert (page.size, page.mode) == ((700, 900), "L")
 
 
 def test_every_program_is_run() -> None:

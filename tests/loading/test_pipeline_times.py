@@ -16,7 +16,7 @@ from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.machine import load_machine
 
 NO_TIME = Link(1e12, 0.0)
-ENCRYPTED_S = 16 * 4 * 64 / 1.25e9  # of a chunk of 16 tokens in 64 columns
+ENCRYPTED_S = 16 * 4 * 64 / 1.1e9  # of a chunk of 16 tokens in 64 columns
 
 
 @pytest.fixture(scope="module")

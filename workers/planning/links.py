@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-# Bytes per second that the thread of a rank's socket encrypts or decrypts: ZeroMQ's CURVE with messages of 8 MB, which
-# took 0.79 s of a core of a Zen 4 for each GB that was sent, and 0.71 s for each GB that was received.
-_ENCRYPTED_BYTES_S = 1.25e9
+from numaserve.workers.interface.host_links import PART_BYTES
+
+# Bytes per second that the thread of a rank's socket encrypts or decrypts: a core of a Zen 4 took 0.88 to 0.95 s for
+# each GB that was sent in parts of 1 MiB, and 0.83 to 0.86 s for each GB that was received.
+_ENCRYPTED_BYTES_S = 1.1e9
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,11 @@ class Link:
     def seconds(self, rank_bytes: int, ranks: int) -> float:
         """Return the time from the end of a step to the start of the next stage's, whose ranks get `rank_bytes` each.
 
-        A message is encrypted whole before its first byte is sent, and decrypted after its last byte has come.
+        A part of a message is encrypted, sent and decrypted one after the other, while other parts follow it.
         """
-        return self.latency_s + 2 * rank_bytes / _ENCRYPTED_BYTES_S + self._sent_s(rank_bytes, ranks)
+        part = min(rank_bytes, PART_BYTES)
+        first = 2 * part / _ENCRYPTED_BYTES_S + self._sent_s(part, ranks)
+        return self.latency_s + first + self.busy_s(rank_bytes - part, ranks)
 
     def busy_s(self, rank_bytes: int, ranks: int) -> float:
         """Return the time that each of several steps takes if they follow each other closely."""

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.links import Link
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
-from numaserve.workers.planning.stages import check_stages, of_a_stage
+from numaserve.workers.planning.stages import check_stages, of_a_stage, place_on_hosts
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import FP32
 
@@ -141,20 +142,20 @@ def make_pipeline_estimate(
 ) -> PipelineEstimate:
     """Return the estimate of a model whose stages run on `hosts`, in their order.
 
-    All stages have the same number of ranks, without `tp` the number of NUMA nodes of the host that has most. Raises
-    `OperatorError` for more hosts than layers, and for options and models that stages cannot have.
+    Raises `OperatorError` for more hosts than layers, for hosts with different instruction sets or numbers of ranks,
+    and for options and models that stages cannot have.
     """
-    count, ranks = len(hosts), max(len(host.topology.nodes) for host in hosts)
+    count = len(hosts)
     cohort = replace(load, batch=-(-load.batch // count))
-    for host in hosts:
-        check_stages(host.options)
+    check_stages(hosts[0].options)
+    _check_instruction_sets(hosts)
+    place_on_hosts(hosts[0].options, [host.topology for host in hosts])
     parts = [config.staged(stage, count) for stage in range(count)]
     found = []
     for host, part in zip(hosts, parts, strict=True):
-        options = replace(of_a_stage(host.options), pp=1, tp=host.options.tp or ranks)
         found.append(
             make_estimate(
-                options,
+                replace(of_a_stage(host.options), pp=1),
                 part,
                 host.topology,
                 machine=host.machine,
@@ -164,6 +165,15 @@ def make_pipeline_estimate(
             )
         )
     return PipelineEstimate(load, link, found, [part.num_layers for part in parts], FP32 * config.hidden_size)
+
+
+def _check_instruction_sets(hosts: Sequence[StageHost]) -> None:
+    found = list(dict.fromkeys(host.machine.isa for host in hosts))
+    if len(found) > 1:
+        raise OperatorError(
+            f"the hosts have the instruction sets {', '.join(found)}, and all stages need the same: name hosts with"
+            " the same isa"
+        )
 
 
 def _in_order(ready: Sequence[float], seconds: Sequence[float]) -> list[float]:

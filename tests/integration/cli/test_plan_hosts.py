@@ -48,10 +48,10 @@ def test_every_rank_sends_the_residual_stream_in_fp32(tmp_path: Path, capsys: py
     assert (made["step_tokens"], made["cohorts"]) == (512, 2)
     assert link["token_bytes"] == 2 * 4 * SHAPE.hidden  # of two ranks
     assert (link["chunk_bytes"], link["decode_bytes"]) == (512 * link["token_bytes"], 3 * link["token_bytes"])
-    for name in ("chunk", "decode"):
+    # Parts of 1 MiB are encrypted and decrypted while the link, which is slower, sends others.
+    for name, part in (("chunk", 1 << 20), ("decode", link["decode_bytes"] / 2)):
         sent = link[f"{name}_bytes"] * 8 / 10e9
-        encrypted = link[f"{name}_bytes"] / 2 / 1.25e9
-        assert link[f"{name}_s"] == pytest.approx(200e-6 + sent + 2 * encrypted)
+        assert link[f"{name}_s"] == pytest.approx(200e-6 + sent + 2 * part / 1.1e9)
     status, out, _ = run(capsys, *common)
     assert status == 0
     for text in ("llama-8b on 2 hosts", "Memory of host 1 (two nodes)", "decode on host 1, rank", "100 Gbit/s, 50 µs"):
@@ -89,14 +89,6 @@ def test_a_model_that_fits_no_host_may_fit_two(tmp_path: Path, capsys: pytest.Ca
     assert "The part of host 1 (two nodes) does not fit. Each of these changes would make it fit" in out
 
 
-def test_all_stages_have_the_ranks_of_the_host_with_most_nodes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = record(capsys, tmp_path, "--shape", "tiny", "--host", "8592+", *hosts(tmp_path, 64, 1))
-    assert [host["cores"] for host in made["hosts"]] == [[32, 32], [4, 3]]
-    assert [host["efficiencies"] for host in made["hosts"]] == ["Intel(R) Xeon(R) Processor", "AMD EPYC"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -106,9 +98,17 @@ def test_all_stages_have_the_ranks_of_the_host_with_most_nodes(
         (["gemma4-e2b", *["--host", "6980p"] * 2], "layers of this model share keys or have inputs of their own"),
         (["tiny", *["--host", "6980p"] * 2, "--task", "embed"], "pipeline stages cannot be combined with --task embed"),
         (["tiny", *["--host", "6980p"] * 2, "--kv-disk-gib", "1"], "--kv-disk-gib needs one host: name one --host"),
+        (
+            ["tiny", "--host", "6980p", "--host", "epyc-9755"],
+            "the hosts have the instruction sets amx, avx512, and all",
+        ),
+        (
+            ["tiny", "--host", "6980p", "--host", "8592+"],
+            "would have 3, 1 ranks, one for each node, and all stages need",
+        ),
         (["tiny", "--host", "6980p", "--link-us", "1"], "--link-us needs several hosts: repeat --host"),
     ],
-    ids=["unknown", "layers", "many", "shared keys", "embed", "disk", "link"],
+    ids=["unknown", "layers", "many", "shared keys", "embed", "disk", "isa", "ranks", "link"],
 )
 def test_hosts_that_a_model_cannot_have_are_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]

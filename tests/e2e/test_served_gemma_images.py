@@ -22,6 +22,7 @@ SIZES = {
     "gemma3": [[(50, 50)], [(200, 90), (20, 30)]],
     "gemma4-inputs": [[(50, 50)]],
     "gemma4-whole": [[(300, 40)]],
+    "gemma4-unified": [[(40, 70)]],
 }
 Served = tuple[str, Path, RealServer]
 
@@ -46,8 +47,7 @@ def expanded_of(case: str, images: list[Image.Image], folder: Path) -> tuple[dic
         rows = gemma_vision.PLACEHOLDER * gemma_vision.features_of(config)
         text = f"\n\n{gemma_vision.BEGINS}{rows}{gemma_vision.ENDS}\n\n"
         return {"pixel_values": made["pixel_values"]}, [text] * len(images), gemma_vision.BEGINS
-    factor = gemma4_vision.factor_of(hf.AutoConfig.from_pretrained(folder))
-    made = gemma4_vision.processor_of(factor)(images, return_tensors="pt")
+    made = gemma4_vision.processed(hf.AutoConfig.from_pretrained(folder), images)
     texts = [
         f"{gemma4_vision.BEGINS}{gemma4_vision.PLACEHOLDER * int(count)}{gemma4_vision.ENDS}"
         for count in made["num_soft_tokens_per_image"]
@@ -69,7 +69,7 @@ def of_transformers(case: str, folder: Path, images: list[Image.Image]) -> tuple
     types = (ids == gemma_vision.IMAGE_TOKEN).int()
     kind = "token_type_ids" if case == "gemma3" else "mm_token_type_ids"
     with torch.no_grad():
-        logits = model.eval()(ids, **given, **{kind: types}).logits[0, -1]
+        logits = gemma4_vision.logits_of(model.eval(), ids, {**given, kind: types})[-1]
     top: list[float] = torch.log_softmax(logits, -1).topk(TOP).values.tolist()
     return ids.shape[1], top
 

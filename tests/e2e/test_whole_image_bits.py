@@ -97,7 +97,9 @@ def saved(name: str, folder: Path) -> tuple[np.ndarray, list[tuple[int, int]], i
 
 
 @pytest.fixture(
-    scope="module", params=[(1, "gemma3"), (2, "gemma4-whole"), (3, "gemma3"), (2, "gemma4-inputs")], ids=str
+    scope="module",
+    params=[(1, "gemma3"), (2, "gemma4-whole"), (3, "gemma3"), (2, "gemma4-inputs"), (3, "gemma4-unified")],
+    ids=str,
 )
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     """Workers with a page table for sliding layers."""

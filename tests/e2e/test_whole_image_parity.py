@@ -29,8 +29,7 @@ def reference(
         of = hf.AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
         def logits(tokens: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-            found: torch.Tensor = of(tokens[None], **inputs_of(numbers, tokens)).logits[0]
-            return found
+            return gemma4_vision.logits_of(of, tokens[None], inputs_of(numbers, tokens))
 
         return texts.reference(logits)
 
@@ -58,7 +57,7 @@ def test_with_images_of_gemma_4_ranks_are_as_close_to_fp32_as_transformers_in_bf
     texts = ImageTexts(GRID_STARTS, SHAPES, gemma4_vision.ROWS, gemma4_vision.IMAGE_TOKEN, whole=True)
 
     def inputs_of(chosen: list[int], tokens: torch.Tensor) -> Any:
-        return gemma4_vision.inputs_of([images[each] for each in chosen], tokens, factor)
+        return gemma4_vision.inputs_of(model.config, [images[each] for each in chosen], tokens)
 
     assert_close(texts, folder, tp, gemma4_vision.in_store(images, factor), reference(texts, folder, inputs_of))
 

@@ -79,7 +79,7 @@ def test_the_towers_are_left_out_with_a_note(folder: Path, tmp_path: Path) -> No
     assert load_model_config(folder).notes == ("the checkpoint's vision tower is not loaded: only text is served",)
     unified = checkpoints.save(checkpoints.random_model("gemma4-unified"), tmp_path / "unified")
     assert load_model_config(unified).notes == (
-        "the checkpoint's vision and audio towers are not loaded: only text is served",
+        "the checkpoint's audio tower is not loaded: only text and images are served",
     )
 
 

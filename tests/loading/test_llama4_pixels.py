@@ -3,12 +3,7 @@
 Its image processor needs torchvision, so the functions of its module are taken from the source.
 """
 
-import ast
-import importlib.util
-import math
 import random
-from collections import defaultdict
-from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +29,7 @@ from transformers.models.llama4.modeling_llama4 import Llama4VisionRotaryEmbeddi
 
 from tests.support import checkpoints, llama4_vision, vision
 from tests.support.image_files import in_file, pattern
+from tests.support.source_functions import functions_of
 
 FUNCTIONS = ("get_factors", "get_max_res_without_distortion", "find_supported_resolutions", "get_best_fit")
 PUBLISHED = Canvas.of(336, 144, 16)
@@ -43,20 +39,7 @@ HALF = (0.5, 0.5, 0.5)
 
 @pytest.fixture(scope="module")
 def functions() -> dict[str, Any]:
-    spec = importlib.util.find_spec("transformers.models.llama4.image_processing_llama4")
-    assert spec is not None
-    assert spec.origin is not None
-    module = ast.parse(Path(spec.origin).read_text())
-    kept = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS]
-    known: dict[str, Any] = {
-        "torch": torch,
-        "math": math,
-        "defaultdict": defaultdict,
-        "lru_cache": lru_cache,
-        "SizeDict": SimpleNamespace,
-    }
-    exec(compile(ast.Module(kept, []), spec.origin, "exec"), known)  # noqa: S102  source of an installed package
-    return known
+    return functions_of("transformers.models.llama4.image_processing_llama4", *FUNCTIONS)
 
 
 @pytest.mark.parametrize("limit", [16, 9, 4, 1])

@@ -33,9 +33,9 @@ def text_config(sizes: dict[str, Any], **more: Any) -> hf.PreTrainedConfig:
     return hf.Gemma4TextConfig(**sizes | inputs | more, final_logit_softcapping=30.0)
 
 
-def unified_config(sizes: dict[str, Any]) -> hf.PreTrainedConfig:
-    """The text model of the unified 12B."""
-    return hf.Gemma4UnifiedTextConfig(**sizes | KEYS_ONLY, final_logit_softcapping=30.0)
+def unified_config(sizes: dict[str, Any], **more: Any) -> hf.PreTrainedConfig:
+    """The text model of the unified 12B, with `more` fields."""
+    return hf.Gemma4UnifiedTextConfig(**sizes | KEYS_ONLY | more, final_logit_softcapping=30.0)
 
 
 def assistant_config(target: hf.PreTrainedConfig, **sizes: Any) -> hf.PreTrainedConfig:
@@ -81,17 +81,19 @@ def save_assistant(target: hf.PreTrainedConfig, folder: Path) -> Path:
 
 def around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:
     """A multimodal configuration around the text model's."""
-    if isinstance(text, hf.Gemma4UnifiedTextConfig):
-        vision = {"mm_embed_dim": text.hidden_size, "mm_posemb_size": 8, "patch_size": 2, "pooling_kernel_size": 1}
-        return hf.Gemma4UnifiedConfig(
-            text_config=text.to_dict(),
-            vision_config=vision | {"output_proj_dims": text.hidden_size},
-            audio_config={"audio_embed_dim": 16},
-        )
-    vision = {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 840}
     # Random texts have no token below 3: transformers takes that of images for padding.
     tokens = {"boi_token_id": 495, "eoi_token_id": 496, "image_token_id": 2}
+    if isinstance(text, hf.Gemma4UnifiedTextConfig):
+        vision = {"mm_embed_dim": text.hidden_size, "mm_posemb_size": 280, "patch_size": 2, "pooling_kernel_size": 1}
+        return unified_around(text, vision | {"output_proj_dims": text.hidden_size}, **tokens)
+    vision = {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 840}
     return hf.Gemma4Config(text_config=text.to_dict(), vision_config=_VISION | vision, **tokens)
+
+
+def unified_around(text: hf.PreTrainedConfig, vision: dict[str, Any], **tokens: int) -> hf.PreTrainedConfig:
+    """The same for a unified model, whose audio is projected too."""
+    audio = {"audio_embed_dim": 16}
+    return hf.Gemma4UnifiedConfig(text_config=text.to_dict(), vision_config=vision, audio_config=audio, **tokens)
 
 
 def save_as_published(folder: Path) -> None:

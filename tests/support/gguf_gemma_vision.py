@@ -11,11 +11,21 @@ import transformers as hf
 from tests.support import checkpoints, gemma4_vision, gemma_vision
 from tests.support.gguf_files import Array, add, begin, finish
 
+_EMBEDDER = {
+    "model.embed_vision.patch_ln1.": "v.patch_norm.1",
+    "model.embed_vision.patch_dense.": "v.patch_embd",
+    "model.embed_vision.patch_ln2.": "v.patch_norm.2",
+    "model.embed_vision.pos_embedding": "v.position_embd.weight",
+    "model.embed_vision.pos_norm.": "v.patch_norm.3",
+    "model.embed_vision.multimodal_embedder.": "mm.input_projection",
+    "model.embed_audio.": "mm.a.input_projection",
+}
+_NO_BLOCKS = {f"clip.vision.{key}": 0 for key in ("feed_forward_length", "block_count", "attention.head_count")}
 _SUFFIXES = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
 
 
 def is_gemma4(model: hf.PreTrainedModel) -> bool:
-    return bool(model.config.model_type == "gemma4")
+    return str(model.config.model_type).startswith("gemma4")
 
 
 def save(model: hf.PreTrainedModel, folder: Path, **changes: Any) -> Path:
@@ -26,7 +36,11 @@ def save(model: hf.PreTrainedModel, folder: Path, **changes: Any) -> Path:
 
 def save_text(model: hf.PreTrainedModel, path: Path) -> Path:
     """Write the text model, with a vocabulary that has the special tokens of images."""
-    text = checkpoints.build(model.config.text_config)
+    config = model.config.text_config
+    if gemma4_vision.is_unified(model.config):  # files do not distinguish them
+        fields = config.to_dict() | {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0}
+        config = hf.Gemma4TextConfig(**fields)
+    text = checkpoints.build(config)
     state = {f"model.{name}": value for name, value in model.model.language_model.state_dict().items()}
     text.load_state_dict(state | {"lm_head.weight": model.lm_head.weight})
     tokens = [f"token{index}" for index in range(checkpoints.VOCAB)]
@@ -50,10 +64,7 @@ def save_tower(model: hf.PreTrainedModel, path: Path, kind: str = "BF16", **chan
         "clip.has_vision_encoder": True,
         "clip.vision.projection_dim": model.config.text_config.hidden_size,
         "clip.vision.patch_size": config.patch_size,
-        "clip.vision.embedding_length": config.hidden_size,
-        "clip.vision.feed_forward_length": config.intermediate_size,
-        "clip.vision.block_count": config.num_hidden_layers,
-        "clip.vision.attention.head_count": config.num_attention_heads,
+        **(_NO_BLOCKS if gemma4_vision.is_unified(model.config) else _of_blocks(config)),
         **own,
     } | {key.replace("__", "."): value for key, value in changes.items()}
     writer = begin(path, "clip", values)
@@ -77,9 +88,22 @@ def _of_gemma3(model: hf.PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def _of_gemma4(model: hf.PreTrainedModel) -> dict[str, Any]:
+def _of_blocks(config: hf.PreTrainedConfig) -> dict[str, Any]:
     return {
-        "clip.vision.projector_type": "gemma4v",
+        "clip.vision.embedding_length": config.hidden_size,
+        "clip.vision.feed_forward_length": config.intermediate_size,
+        "clip.vision.block_count": config.num_hidden_layers,
+        "clip.vision.attention.head_count": config.num_attention_heads,
+    }
+
+
+def _of_gemma4(model: hf.PreTrainedModel) -> dict[str, Any]:
+    config, unified = model.config.vision_config, gemma4_vision.is_unified(model.config)
+    of_unified = {"clip.has_audio_encoder": True, "clip.audio.projector_type": "gemma4ua"}
+    of_unified["clip.vision.embedding_length"] = getattr(config, "mm_embed_dim", None)
+    return {
+        **(of_unified if unified else {}),
+        "clip.vision.projector_type": "gemma4uv" if unified else "gemma4v",
         "clip.vision.image_size": 224,
         "clip.vision.attention.layer_norm_epsilon": 1e-6,
         "clip.vision.projector.scale_factor": model.config.vision_config.pooling_kernel_size,
@@ -90,6 +114,9 @@ def _of_gemma4(model: hf.PreTrainedModel) -> dict[str, Any]:
 
 def tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, Array]]:
     """Yield the tensors of the tower by their names in a file."""
+    if gemma4_vision.is_unified(model.config):
+        yield from _unified(model)
+        return
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, model.config.vision_config.num_hidden_layers)
     for name, value in model.state_dict().items():
         array = np.asarray(value.detach().numpy())
@@ -116,3 +143,20 @@ def _pooled(names: gguf.TensorNameMap, name: str, array: Array) -> Iterator[tupl
     found = names.get_name(published, try_suffixes=_SUFFIXES)
     assert found is not None, published
     yield found, array.reshape(1) if array.ndim == 0 else array
+
+
+def _unified(model: hf.PreTrainedModel) -> Iterator[tuple[str, Array]]:
+    """The tensors of an embedder of images, which the installed gguf does not know yet: the channels of a pixel are
+    apart, and so are the tables of columns and of rows."""
+    for name, value in model.state_dict().items():
+        array: Array = np.asarray(value.detach().numpy())
+        found = next((found for begin, found in _EMBEDDER.items() if name.startswith(begin)), None)
+        if found is None:
+            continue
+        if "patch_ln1" in name or "patch_dense.weight" in name:
+            pixels = array.reshape(*array.shape[:-1], -1, 3)
+            array = np.ascontiguousarray(pixels.swapaxes(-1, -2)).reshape(array.shape)
+        if "pos_embedding" in name:
+            yield found, np.ascontiguousarray(array.swapaxes(0, 1))
+        else:
+            yield f"{found}.{name.rpartition('.')[2]}", array

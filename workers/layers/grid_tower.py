@@ -13,6 +13,7 @@ from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
 
+from numaserve.workers.layers.any_size_tower import AnySizeTower
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.mlp import PlainMlp
@@ -27,7 +28,7 @@ from numaserve.workers.layers.parameters import (
     whole,
 )
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, AnySizeTower, Connector
+from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, Connector
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -156,10 +157,20 @@ class GridTower(AnySizeTower):
         return self.embedding.hidden
 
     @property
+    def frames(self) -> int:
+        """See `AnySizeTower`."""
+        return self.embedding.frames or 1
+
+    @property
     def side(self) -> int:
-        """The rows and columns of the table of positions; 0 without one."""
+        """See `AnySizeTower`: the table of positions is square."""
         table = self.embedding.positions
         return 0 if table is None else isqrt(table.count)
+
+    @property
+    def rotations(self) -> tuple[RopeConfig, ...]:
+        """See `AnySizeTower`."""
+        return self.rope, self.column_rope
 
     @property
     def deep(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.layer import Layer
-from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, VectorParameter, vector, whole
+from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, VectorParameter, whole
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -83,16 +83,17 @@ class LayerNorm(Layer):
     eps: float
     gguf: str = ""
     biased: bool = True
+    rounds: int = 1  # columns lie round-robin in the checkpoint, see `in_groups`
 
     @cached_property
     def weight(self) -> VectorParameter:
         """The declaration of the weight, [size]."""
-        return VectorParameter((whole(self._source("weight")),))
+        return self._vector("weight")
 
     @cached_property
     def bias(self) -> VectorParameter | None:
         """The declaration of the bias, [size]."""
-        return vector(self._source("bias") if self.biased else None)
+        return self._vector("bias") if self.biased else None
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
@@ -111,8 +112,9 @@ class LayerNorm(Layer):
         """Put the norm of the stream in its place."""
         b.normalize(residual, part.whole(self.weight), part.vector(self.bias), self.eps)
 
-    def _source(self, name: str) -> Source:
-        return Source(f"{self.module}.{name}", (self.size,), self.gguf and f"{self.gguf}.{name}")
+    def _vector(self, name: str) -> VectorParameter:
+        source = Source(f"{self.module}.{name}", (self.size,), self.gguf and f"{self.gguf}.{name}")
+        return VectorParameter((Part(source, Order(self.size, rounds=self.rounds)),))
 
 
 AnyNorm = Norm | NoNorm | LayerNorm  # of the residual stream, before a sub-layer or the head

@@ -62,7 +62,7 @@ class Source:
     def bias(self) -> Source:
         """The bias of this matrix."""
         gguf = self.gguf and f"{self.gguf}.bias"
-        return replace(self, name=f"{self.name}.bias", shape=self.shape[:1], gguf=gguf, kernel=())
+        return replace(self, name=f"{self.name}.bias", shape=self.shape[:1], gguf=gguf, kernel=(), channels_last=False)
 
     def named(self, unit: int) -> str:
         """Its name for one unit of the parameter's `each`."""

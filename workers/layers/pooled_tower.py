@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
+from numaserve.workers.layers.any_size_tower import AnySizeTower
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.grid_tower import ROTARY, TAPS
 from numaserve.workers.layers.layer import Layer
@@ -26,7 +27,7 @@ from numaserve.workers.layers.parameters import (
     whole,
 )
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES, AnySizeTower
+from numaserve.workers.layers.vision import CHANNELS, FEATURES, PATCHES
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -52,11 +53,6 @@ class PlacedEmbedding(Layer):
     def pixels(self) -> int:
         """Values of a patch."""
         return CHANNELS * self.patch**2
-
-    @property
-    def frames(self) -> int:
-        """A patch is of one image."""
-        return 1
 
     @property
     def places(self) -> int:
@@ -187,13 +183,18 @@ class PooledTower(AnySizeTower):
 
     @property
     def side(self) -> int:
-        """Places of each axis that have positions."""
+        """See `AnySizeTower`."""
         return self.embedding.places
 
     @property
-    def column_rope(self) -> RopeConfig:
-        """The rotations by columns are those by rows."""
-        return self.rope
+    def rotations(self) -> tuple[RopeConfig, ...]:
+        """See `AnySizeTower`."""
+        return self.rope, self.rope
+
+    @property
+    def columns_first(self) -> bool:
+        """See `AnySizeTower`."""
+        return True
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """See `Tower`."""

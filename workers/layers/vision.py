@@ -204,8 +204,9 @@ class Tower(Layer, ABC):
         return ()
 
     def layer_caches(self, part: RankPart) -> NumberedCaches:
-        """The cache of its blocks: each of them is done with it when the next begins, so they share one."""
-        return numbered([self.blocks[0].attention.cache], part)
+        """The cache of its blocks: each of them is done with it when the next begins, so they share one. Without blocks
+        there is none."""
+        return numbered([block.attention.cache for block in self.blocks[:1]], part)
 
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that its program is made for. Its only token is 0, which stands for any patch."""
@@ -224,22 +225,6 @@ class Tower(Layer, ABC):
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """See `Layer`. The dimensions of the decoder say nothing about those of the tower."""
         return super().in_gguf(self.pairs_in_gguf, tensors)
-
-
-@dataclass(frozen=True)
-class AnySizeTower(Tower):
-    """A tower for images of any number of rows and columns of patches."""
-
-    most: int = field(default=0, kw_only=True)  # features of an image
-
-    @property
-    def patches(self) -> int:
-        """See `Tower`."""
-        return self.most * self.factor**2
-
-    def bounded(self, features: int) -> Self:
-        """See `Tower`."""
-        return replace(self, most=features)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Gemma 4: global layers with wider heads, keys and values shared by the last layers, inputs of each layer.
 
-Multimodal checkpoints have a vision tower. Where config.json says so, the tokens of an image see each other in sliding
-layers. The audio tower, and the embedding of images of the unified model, are left out.
+Multimodal checkpoints have a vision tower, or in the unified model an embedder of images without blocks. Where
+config.json says so, the tokens of an image see each other in sliding layers. The audio tower is left out.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,14 @@ from numaserve.workers.models.config.gemma4 import (
     read_unused,
 )
 from numaserve.workers.models.config.gemma4_experts import read_experts_beside
-from numaserve.workers.models.config.gemma4_vision import ALIASES, read_pooled_images, read_pooled_tower
+from numaserve.workers.models.config.gemma4_vision import (
+    ALIASES,
+    PATCH_ALIASES,
+    UNIFIED,
+    read_patch_tower,
+    read_pooled_images,
+    read_pooled_tower,
+)
 from numaserve.workers.models.config.huggingface import (
     MULTIMODAL,
     Common,
@@ -43,6 +50,7 @@ from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 
 _TOWERS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.", "vision_embedder.")
+_IN_GGUF = ("a.", "mm.a.")  # the audio tower in the file of the vision tower
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
@@ -65,12 +73,19 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         embedding=Embedding(common.vocabulary, common.hidden, common.hidden**0.5),
         softcap=fields.optional_number("final_logit_softcapping", 1e-3, 1e6),
         prefixes=MULTIMODAL["prefixes"],
-        ignored_prefixes=(*(f"model.{each}" for each in _TOWERS), *read_unused(geometry, MULTIMODAL["prefixes"])),
+        ignored_prefixes=(
+            *(f"model.{each}" for each in _TOWERS),
+            *_IN_GGUF,
+            *read_unused(geometry, MULTIMODAL["prefixes"]),
+        ),
     )
     model = replace(model, decoder=replace(model.decoder, inputs=inputs))
-    if "Unified" in architecture or not outer.has("vision_config"):
+    if not outer.has("vision_config"):
         return model
     slides = [both_ways and each for each in geometry.slides]
+    # GGUF files name no class.
+    if "Unified" in architecture or outer.child("vision_config").values.get("model_type") == UNIFIED:
+        return seeing_images(model, read_patch_tower(outer, model.hidden_size), PATCH_ALIASES, slides)
     return seeing_images(model, read_pooled_tower(outer, model.hidden_size), ALIASES, slides)
 
 
@@ -161,7 +176,7 @@ FAMILY = Family(
         "Gemma4UnifiedForConditionalGeneration",
     ),
     configure=configure,
-    gguf=GgufForm("gemma4", values=gguf_values, projectors=("", "gemma4v")),
+    gguf=GgufForm("gemma4", values=gguf_values, projectors=("", "gemma4v", "gemma4uv")),
     images=read_pooled_images,
     needs_processor=False,
 )

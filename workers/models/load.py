@@ -154,6 +154,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
 
 
 def _left_out(fields: Fields, config: ModelConfig) -> tuple[str, ...]:
-    kinds = ("vision", "audio") if config.decoder.tower is None else ("audio",)
+    sees = config.decoder.tower is not None
+    kinds = ("audio",) if sees else ("vision", "audio")
     towers = [name for name in kinds if fields.has(f"{name}_config")]
-    return (*((towers_note(towers),) if towers else ()), *left_out(fields))
+    return (*((towers_note(towers, sees=sees),) if towers else ()), *left_out(fields))

@@ -21,10 +21,11 @@ from numaserve.workers.layers.vision import Tower
 from numaserve.workers.program.ops.rows import Pooling
 
 
-def towers_note(towers: Sequence[str]) -> str:
-    """Return a sentence for the operator about towers of a checkpoint that are not used."""
+def towers_note(towers: Sequence[str], *, sees: bool = False) -> str:
+    """Return a sentence for the operator about towers of a checkpoint that are not used. `sees`: another one is."""
     parts = f"{towers[0]} tower is" if len(towers) == 1 else f"{' and '.join(towers)} towers are"
-    return f"the checkpoint's {parts} not loaded: only text is served"
+    served = "text and images are" if sees else "text is"
+    return f"the checkpoint's {parts} not loaded: only {served} served"
 
 
 @dataclass(frozen=True)

@@ -86,5 +86,6 @@ def tower_message(model: ModelConfig, partition: Partition) -> tuple[int, int]:
 def _run_bytes(tower: Tower, part: RankPart) -> int:
     """Return an upper bound of a run's intermediate results, as if no two of them shared memory, and its KV cache."""
     pages = -(-tower.patches // PAGE_SIZE)
-    cached = tower.blocks[0].attention.cache.page_bytes(part, "bf16")  # all layers use the same memory
+    # All layers use the same memory.
+    cached = sum(block.attention.cache.page_bytes(part, "bf16") for block in tower.blocks[:1])
     return tower.patches * FP32 * (3 * tower.hidden + tower.scratch_columns(part)) + pages * cached

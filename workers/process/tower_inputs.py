@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import TowerWork
+from numaserve.workers.layers.any_size_tower import AnySizeTower
 from numaserve.workers.layers.class_tower import ClassTower
 from numaserve.workers.layers.grid_tower import NUM_TAPS, ROTARY, TAPS, GridTower
+from numaserve.workers.layers.patch_tower import PatchTower
 from numaserve.workers.layers.pooled_tower import AXES, PooledTower
 from numaserve.workers.layers.vision import PATCHES, TileTower, Tower
 from numaserve.workers.program.outside import OutsideRows
@@ -91,13 +93,14 @@ class ClassInputs(TileInputs):
 class GridInputs(TowerInputs):
     """The inputs of a tower whose images have any number of rows and columns of squares."""
 
-    def __init__(self, tower: GridTower | PooledTower, table: Floats, outside: OutsideRows) -> None:
+    def __init__(self, tower: AnySizeTower, table: Floats, outside: OutsideRows) -> None:
         """`table` has the value of each byte of each channel, fp32 [3, 256]."""
-        self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.embedding.frames or 1
+        self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.frames
         self._most, self._side, self._table = tower.features, tower.side, table
-        row, column = (rope_tables(rope, tower.features * tower.factor) for rope in (tower.rope, tower.column_rope))
-        self._tables = tuple(zip(row, column, strict=True))  # cosines by row and by column, then sines
-        self._patches, self._rotary = outside.given(PATCHES), outside.given(ROTARY)
+        halves = [rope_tables(rope, tower.features * tower.factor) for rope in tower.rotations]
+        self._tables = tuple(zip(*halves, strict=True))  # cosines of both halves of the pairs, then sines
+        self._columns_first = tower.columns_first
+        self._patches, self._rotary = outside.given(PATCHES), outside.given(ROTARY) if halves else None
         self._taps = outside.given(TAPS) if tower.side else None
 
     def sizes(self, work: TowerWork) -> tuple[int, int]:
@@ -124,7 +127,8 @@ class GridInputs(TowerInputs):
                 first = (channel * self._frames + frame) * values
                 self._patches[:count, first : first + values] = found
         places = self._places(rows, cols)
-        self._fill_rotary(places)
+        if self._rotary is not None:
+            self._fill_rotary(self._rotary, places[::-1] if self._columns_first else places)
         if self._taps is not None:
             self._fill_taps(self._taps, places, rows * factor, cols * factor)
 
@@ -135,10 +139,9 @@ class GridInputs(TowerInputs):
         row, column = grid.transpose(0, 1, 3, 2, 4).reshape(2, -1)
         return row, column
 
-    def _fill_rotary(self, places: tuple[Indices, Indices]) -> None:
-        count = len(places[0])
+    def _fill_rotary(self, rotary: Floats, places: tuple[Indices, Indices]) -> None:
         parts = [table[place] for tables in self._tables for table, place in zip(tables, places, strict=True)]
-        self._rotary[:count] = np.concatenate(parts, axis=1)
+        rotary[: len(places[0])] = np.concatenate(parts, axis=1)
 
     def _fill_taps(self, taps: Floats, places: tuple[Indices, Indices], height: int, width: int) -> None:
         """Interpolate between positions of a square table, in fp32 as transformers does
@@ -177,10 +180,6 @@ class StretchedInputs(GridInputs):
 class AxisInputs(GridInputs):
     """The inputs of a tower that has a table of positions for columns, and one for rows."""
 
-    def _fill_rotary(self, places: tuple[Indices, Indices]) -> None:
-        row, column = places
-        super()._fill_rotary((column, row))
-
     def _fill_taps(self, taps: Floats, places: tuple[Indices, Indices], height: int, width: int) -> None:
         row, column = places
         count = len(row)
@@ -193,9 +192,9 @@ def make_inputs(tower: Tower, table: Floats, outside: OutsideRows) -> TowerInput
     if isinstance(tower, GridTower):
         kind = StretchedInputs if tower.embedding.stretched else GridInputs
         return kind(tower, table, outside)
-    if isinstance(tower, PooledTower):
+    if isinstance(tower, PooledTower | PatchTower):
         return AxisInputs(tower, table, outside)
     if isinstance(tower, ClassTower):
         return ClassInputs(tower, table, outside)
-    assert isinstance(tower, TileTower)  # noqa: S101  there are four kinds
+    assert isinstance(tower, TileTower)  # noqa: S101  there are five kinds
     return TileInputs(tower, table, outside)

@@ -39,6 +39,7 @@ UNIFIED_DEFAULTS = _COMMON | {
     "max_position_embeddings": 262144,
     "sliding_window": 1024,
     "hidden_size_per_layer_input": 0,
+    "use_bidirectional_attention": "vision",
 }
 
 

@@ -1,4 +1,5 @@
-"""The vision tower of Gemma 4 in config.json, and its image processor."""
+"""The vision tower of Gemma 4 in config.json, or the embedder of images of the unified one, and their image
+processor."""
 
 from typing import Any
 
@@ -10,9 +11,11 @@ from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.query_key_norms import HeadNorms
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import Mlp, MlpNames
-from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.norm import LayerNorm, Norm
+from numaserve.workers.layers.patch_tower import NormedEmbedding, PatchTower
 from numaserve.workers.layers.pooled_tower import AXES, PlacedEmbedding, PooledTower, Pooler
 from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.layers.vision import CHANNELS
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
@@ -25,7 +28,9 @@ from numaserve.workers.models.config.tower_block import VISION_AXIS
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
+UNIFIED = "gemma4_unified_vision"  # the type of a `vision_config` without a tower
 ALIASES = (("vision_tower.", "model.vision_tower."), ("embed_vision.", "model.embed_vision."))
+PATCH_ALIASES = (("vision_embedder.", "model.vision_embedder."), ALIASES[1])
 _DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -37,6 +42,14 @@ _DEFAULTS = {
     "patch_size": 16,
     "position_embedding_size": 10240,
 }
+_UNIFIED_DEFAULTS = {
+    "mm_embed_dim": 3840,
+    "mm_posemb_size": 1120,
+    "rms_norm_eps": 1e-6,
+    "pooling_kernel_size": 3,
+    "patch_size": 16,
+}
+_EPS = 1e-5  # of the embedder's norms, in the classes of transformers
 _NAMES = AttentionNames(
     "self_attn.q_proj.linear",
     "self_attn.k_proj.linear",
@@ -47,10 +60,11 @@ _NAMES = AttentionNames(
 _MLP = MlpNames("mlp.gate_proj.linear", "mlp.up_proj.linear", "mlp.down_proj.linear")
 _MAX_PATCH, _MAX_FACTOR, _MAX_PLACES = 64, 16, 1 << 16
 _THETA = 100.0
-_PROCESSORS = {f"Gemma4ImageProcessor{kind}": None for kind in ("", "Fast", "Pil")}
+_CLASSES = "Gemma4ImageProcessor", "Gemma4UnifiedImageProcessor"
+_PROCESSORS = {f"{each}{backend}": None for each in _CLASSES for backend in ("", "Fast", "Pil")}
 _BICUBIC = 3
 _ROWS = {str(rows): rows for rows in (70, 140, 280, 560, 1120)}  # of features of the largest image
-_HALF = (0.5, 0.5, 0.5)
+_HALF, _NONE, _ALL = (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 _IMAGE_TOKEN, _BEGIN, _END = 258880, 255999, 258882
 
 
@@ -69,15 +83,44 @@ def read_pooled_tower(fields: Fields, outputs: int) -> PooledTower:
     places = vision.integer("position_embedding_size", 1, _MAX_PLACES)
     at = "vision_tower.patch_embedder."
     table = Table("position", f"{at}position_embedding_table", AXES * places, hidden, "v.position_embd")
-    patch = vision.integer("patch_size", 1, _MAX_PATCH)
+    patch, factor = _read_square(vision)
     eps = vision.number("rms_norm_eps", 1e-12, 1.0)
     return PooledTower(
         tuple(_block(vision, layer, hidden, rope) for layer in range(read_layer_count(vision))),
-        vision.integer("pooling_kernel_size", 1, _MAX_FACTOR),
+        factor,
         PlacedEmbedding(f"{at}input_proj", patch, table, "v.patch_embd"),
         Pooler(hidden, outputs, eps, vision.flag("standardize", False)),
         rope,
     )
+
+
+def read_patch_tower(fields: Fields, outputs: int) -> PatchTower:
+    """Return the embedder of a `vision_config` without a tower, whose features have `outputs` columns. Its patches are
+    the squares of other models."""
+    vision = fields.child("vision_config").with_defaults(**_UNIFIED_DEFAULTS)
+    patch, factor = _read_square(vision)
+    vision.refuse("model_patch_size", patch * factor)
+    hidden = vision.integer("mm_embed_dim", 1, MAX_INTERMEDIATE)
+    vision.refuse("output_proj_dims", hidden)
+    places = vision.integer("mm_posemb_size", 1, _MAX_PLACES)
+    at, pixels = "vision_embedder.", CHANNELS * (patch * factor) ** 2
+    table = Table("position", f"{at}pos_embedding", AXES * places, hidden, "v.position_embd")
+    # Channels of a pixel lie next to each other in the checkpoint.
+    of_pixels = LayerNorm(f"{at}patch_ln1", pixels, _EPS, "v.patch_norm.1", rounds=pixels // CHANNELS)
+    of_map, of_sum = (
+        LayerNorm(f"{at}{name}", hidden, _EPS, f"v.patch_norm.{number}")
+        for number, name in ((2, "patch_ln2"), (3, "pos_norm"))
+    )
+    norms = of_pixels, of_map, of_sum
+    # The norm is of the stream itself, not of its product with the square root of its columns.
+    pooler = Pooler(hidden, outputs, vision.number("rms_norm_eps", 1e-12, 1.0) * hidden, standardized=False)
+    embedding = NormedEmbedding(f"{at}patch_dense", patch * factor, table, "v.patch_embd", norms=norms)
+    return PatchTower((), 1, embedding, pooler)
+
+
+def _read_square(vision: Fields) -> tuple[int, int]:
+    """Return the pixels of a side of a patch, and the patches of a side of a square."""
+    return vision.integer("patch_size", 1, _MAX_PATCH), vision.integer("pooling_kernel_size", 1, _MAX_FACTOR)
 
 
 def _block(vision: Fields, layer: int, hidden: int, rope: RopeConfig) -> Block:
@@ -131,29 +174,31 @@ def _clips(at: str, module: str, names: tuple[str, ...], gguf: tuple[str, ...]) 
 def read_pooled_images(fields: Fields, processor: Fields, config: ModelConfig) -> ImageInput:
     """Map the settings of the image processor; what they leave out has the default of published ones.
 
-    Values are not normalized; the model itself maps them to -1 to 1, as a mean and a deviation of one half do.
+    Values are not normalized; a tower itself maps them to -1 to 1, as a mean and a deviation of one half do.
     """
     tower = config.decoder.tower
-    assert isinstance(tower, PooledTower)  # noqa: S101  every model with this reader has one
+    assert isinstance(tower, PooledTower | PatchTower)  # noqa: S101  every model with this reader has one
     processor.choice("image_processor_type", _PROCESSORS, "Gemma4ImageProcessor")
     check_steps(processor, normalizes=False)
-    processor.refuse("patch_size", tower.patch)
-    processor.refuse("pooling_kernel_size", tower.factor)
+    patch, factor = _read_square(fields.child("vision_config").with_defaults(**_DEFAULTS))
+    processor.refuse("patch_size", patch)
+    processor.refuse("pooling_kernel_size", factor)
     rows = processor.with_values(max_soft_tokens=str(processor.values.get("max_soft_tokens") or 280))
-    most, square = config.vocab_size - 1, tower.patch * tower.factor
+    most, square = config.vocab_size - 1, patch * factor
     count = rows.choice("max_soft_tokens", _ROWS)
-    if count * tower.factor > tower.embedding.places:
+    if count * tower.factor > tower.side:
         raise processor.error(
             f"max_soft_tokens={count} makes images of {count * tower.factor} patches in a row, and the model has places"
-            f" for {tower.embedding.places}"
+            f" for {tower.side}"
         )
+    mean, std = (_HALF, _HALF) if isinstance(tower, PooledTower) else (_NONE, _ALL)
     return ImageInput(
         sizes=Grid(square=square, least_pixels=square**2, pixels=count * square**2, fills=True),
         resample=read_filter(processor, _BICUBIC),
         do_resize=True,
         rescale=read_rescale(processor),
-        mean=_HALF,
-        std=_HALF,
+        mean=mean,
+        std=std,
         token=fields.integer("image_token_id", 0, most, _IMAGE_TOKEN),
         frame=Frame(
             begin=fields.integer("boi_token_id", 0, most, _BEGIN), end=fields.integer("eoi_token_id", 0, most, _END)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gemma4_vision import UNIFIED
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ def pooled_vision(metadata: Fields) -> dict[str, object]:
         "rms_norm_eps": metadata.values.get("clip.vision.attention.layer_norm_epsilon"),
         "pooling_kernel_size": metadata.values.get("clip.vision.projector.scale_factor"),
     }
+
+
+def patch_vision(metadata: Fields) -> dict[str, object]:
+    """Return the fields of `vision_config` of the unified Gemma 4 that files state in another form."""
+    return {
+        "model_type": UNIFIED,
+        "mm_embed_dim": metadata.values.get("clip.vision.embedding_length"),
+        "rms_norm_eps": metadata.values.get("clip.vision.attention.layer_norm_epsilon"),
+        "pooling_kernel_size": metadata.values.get("clip.vision.projector.scale_factor"),
+    }
+
+
+def patch_forms(shapes: Mapping[str, Shape]) -> dict[str, object]:
+    """Return the fields of `vision_config` of the unified Gemma 4 that follow from the `shapes` of a file's tensors."""
+    return {"mm_posemb_size": pooled_forms(shapes).get("position_embedding_size")}
 
 
 def pooled_text(text: Fields, model: GGUFFile, metadata: Fields) -> dict[str, object]:

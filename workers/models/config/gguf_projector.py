@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from numaserve.workers.layers.mlp import PlainMlp
 from numaserve.workers.layers.vision import Tower
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.gguf_gemma import mean_rows, pooled_forms, pooled_text, pooled_vision
+from numaserve.workers.models.config.gguf_gemma import (
+    mean_rows,
+    patch_forms,
+    patch_vision,
+    pooled_forms,
+    pooled_text,
+    pooled_vision,
+)
 from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
 from numaserve.workers.models.config.gguf_llama4 import llama4_vision, llama4_widths
 from numaserve.workers.models.config.gguf_names import Shape, shape_of
@@ -116,6 +123,12 @@ def _placeholder(model: GGUFFile, text: Fields, placeholder: str) -> int:
     return found
 
 
+_GEMMA4 = _Kind(
+    "<|image|>",
+    lambda metadata: {},
+    text=pooled_text,
+    frame={"boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
+)
 _KINDS = {
     "idefics3": _Kind("<image>", _tile_sizes),
     GRID_PROJECTOR: _Kind("<|image_pad|>", grid_sizes, grid_vision, grid_text),
@@ -130,14 +143,8 @@ _KINDS = {
         outer=mean_rows,
         frame={"boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>"},
     ),
-    "gemma4v": _Kind(
-        "<|image|>",
-        lambda metadata: {},
-        pooled_vision,
-        pooled_text,
-        widths=pooled_forms,
-        frame={"boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
-    ),
+    "gemma4v": replace(_GEMMA4, vision=pooled_vision, widths=pooled_forms),
+    "gemma4uv": replace(_GEMMA4, vision=patch_vision, widths=patch_forms),
 }
 
 

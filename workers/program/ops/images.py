@@ -48,7 +48,7 @@ class EmbedTaps(Operation):
     """
 
     weights: Reads[Tensor]
-    out: Updates[Partial]
+    out: Updates[Partial | Residual]
     table: Matrix
     first_row: int
     taps: int

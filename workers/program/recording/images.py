@@ -44,12 +44,12 @@ class ImageRecorder(Recorder):
         self.rotary[rope] = Tensor(self.limits.max_step_tokens, 2 * pairs, 4)
         self.operations.insert(0, Given(name=name, out=self.rotary[rope]))
 
-    def add_taps(self, partial: Partial, table: Matrix, *, name: str, first_row: int, taps: int) -> None:
-        """Add the weighted sum of `taps` rows of `table` to this rank's part of a sum. Their numbers and weights are
-        filled in from outside; see `EmbedTaps`."""
+    def add_taps(self, out: Partial | Residual, table: Matrix, *, name: str, first_row: int = 0, taps: int) -> None:
+        """Add the weighted sum of `taps` rows of `table` to this rank's part of a sum, or of a whole table to a
+        residual stream. Their numbers and weights are filled in from outside; see `EmbedTaps`."""
         weights = Tensor(self.limits.max_step_tokens, 2 * taps, 4)
         self.operations.insert(0, Given(name=name, out=weights))
-        self.operations.append(EmbedTaps(weights=weights, out=partial, table=table, first_row=first_row, taps=taps))
+        self.operations.append(EmbedTaps(weights=weights, out=out, table=table, first_row=first_row, taps=taps))
 
     def merge_rows(self, x: _Rows, *, side: int, factor: int, extra: int = 0, many: bool = False) -> _Rows:
         """The rows of each block of factor x factor patches next to each other: [tokens / factor², columns * factor²]

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import zmq
+from numaserve.server.common.secret_file import check_unchanged
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import SETTINGS_BYTES, read_text
 from numaserve.workers.interface.host_links import parse_public_key, public_text
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 def read_front_ends(file: Path) -> frozenset[str]:
     """Return the public keys in a file, one on a line; text after `#` is a comment. Raises `OperatorError`."""
+    check_unchanged(file, "file of front ends")
     keys = set()
     for number, line in enumerate(read_text(file, SETTINGS_BYTES).splitlines(), 1):
         if text := line.partition("#")[0].strip():

@@ -1,4 +1,4 @@
-"""The check of files with secrets, which other users may not read."""
+"""The checks of files with secrets, which other users may not read, and with public keys, which they may not change."""
 
 import os
 import stat
@@ -24,3 +24,16 @@ def find_secret_file(named: Path, what: str) -> Path:
     if mode & stat.S_IROTH:
         raise OperatorError(f"every user of this machine can read the {what} {path}: run chmod 600 {path}")
     return path
+
+
+def check_unchanged(path: Path, what: str) -> None:
+    """Raise `OperatorError` for a file that users other than its owner may write. The message calls the file `what`.
+
+    A file that cannot be read is left to its reader.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OperatorError(f"other users of this machine can write the {what} {path}: run chmod go-w {path}")

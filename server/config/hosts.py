@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from numaserve.server.common.secret_file import check_unchanged
 from numaserve.server.config.errors import validated
 from numaserve.server.config.file import by_key, read_config_file
 from numaserve.workers.interface.errors import OperatorError
@@ -49,6 +50,7 @@ def read_hosts(file: Path) -> tuple[Path, list[AgentHost | None]]:
 
     Raises `OperatorError` with one line that names the stage, the key and the allowed values.
     """
+    check_unchanged(file, "hosts file")
     whole = validated(HostsFile, read_config_file(file), f"{file}: ")
     stages = [_stage(each, f"{file}: stage {number}") for number, each in enumerate(whole.stages)]
     if None in stages[1:]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from numaserve.server.common.death import DeathReason
@@ -31,6 +31,7 @@ from numaserve.workers.interface.protocol import FromWorker, Launch, ProfileRequ
 
 BEAT_S = 0.5  # between two beats
 LOST_S = 5.0  # time without a message after which one end gives the other up
+MAX_RANKS = 64
 MAX_MESSAGE_BYTES = 256 << 20  # as for the messages of workers
 
 
@@ -43,7 +44,7 @@ class Describe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="des
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="claim"):
     """Takes the agent for one launch. A launch before of the same front end ends."""
 
-    ranks: int  # that listen for rows
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]  # that listen for rows
 
 
 class StartStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
@@ -74,7 +75,7 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="beat"):
 class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="end"):
     """Ends the launch. Workers get `grace_s` seconds to exit by themselves."""
 
-    grace_s: float
+    grace_s: Annotated[float, msgspec.Meta(ge=0, le=86400)]
 
 
 class Working(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="working"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 from numaserve.server.agent.agent import Agent
+from numaserve.server.agent.allowed import read_front_ends
 from numaserve.server.agent.hosted import HostOptions, listen_at
 from numaserve.server.common.key_files import read_key_file, write_key_file
 from numaserve.server.config.serve import load_config
@@ -32,7 +33,7 @@ from zmq.utils.monitor import recv_monitor_message
 from tests.support.chat_model import write_model
 
 _PATIENCE_MS = 20_000
-REFUSALS = {zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.HANDSHAKE_FAILED_NO_DETAIL, zmq.Event.DISCONNECTED}
+OUTCOMES = {zmq.Event.HANDSHAKE_SUCCEEDED, zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.DISCONNECTED}
 KEYS, FRONT_END, OTHER_FRONT_END = new_keys(), new_keys(), new_keys()
 
 
@@ -72,24 +73,25 @@ def asked(context: zmq.Context[zmq.Socket[bytes]], address: Address, frames: lis
         return dealer.recv_multipart()
 
 
+def is_let_in(context: zmq.Context[zmq.Socket[bytes]], address: Address, server: str, keys: KeyPair) -> bool:
+    """Whether the handshake succeeds, of a peer that takes `server` for the agent's key. No message arrives then."""
+    with context.socket(zmq.DEALER) as dealer, dealer.get_monitor_socket() as monitor:
+        connect(dealer, address, server, keys)
+        outcome: zmq.Event | None = None
+        while outcome not in OUTCOMES:
+            assert monitor.poll(_PATIENCE_MS)
+            outcome = recv_monitor_message(monitor)["event"]
+        assert not dealer.poll(0)
+        dealer.disable_monitor()
+        return outcome == zmq.Event.HANDSHAKE_SUCCEEDED
+
+
 @pytest.mark.parametrize("server", [KEYS.public, new_keys().public], ids=["not listed", "without the agent's key"])
 async def test_a_stranger_is_refused_and_learns_nothing(
     server: str, tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    def try_to_connect(address: Address, keys: KeyPair) -> set[zmq.Event]:
-        with context.socket(zmq.DEALER) as dealer, dealer.get_monitor_socket() as monitor:
-            connect(dealer, address, server, keys)
-            seen: set[zmq.Event] = set()
-            while not seen & REFUSALS and monitor.poll(_PATIENCE_MS):
-                seen.add(recv_monitor_message(monitor)["event"])
-            assert not dealer.poll(0)
-            dealer.disable_monitor()
-            return seen
-
     async with running_agent(tmp_path) as address:
-        seen = await asyncio.to_thread(try_to_connect, address, new_keys())
-        assert zmq.Event.HANDSHAKE_SUCCEEDED not in seen
-        assert seen & REFUSALS
+        assert not await asyncio.to_thread(is_let_in, context, address, server, new_keys())
         if server == KEYS.public:
             link = await AgentLink.claim(AgentAddress(address, KEYS.public, FRONT_END), 1)
             link.close()
@@ -149,8 +151,9 @@ async def test_what_is_no_message_is_refused_and_changes_nothing(
     tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     version = own_version().encode()
+    huge = [bytes(each) for each in encode_message(Claim(1 << 20))]  # ranks
     async with running_agent(tmp_path) as address:
-        for frames in ([version], [version, b"garbage"], [version, b"\x81\xa4type\xa5claim"], [b"", b""]):
+        for frames in ([version], [version, b"garbage"], [version, b"\x81\xa4type\xa5claim"], [b"", b""], huge):
             answer = await asyncio.to_thread(asked, context, address, frames)
             assert isinstance(decode_from_agent(answer), Refused)
         answer = await asyncio.to_thread(asked, context, address, [version, bytes(encode_message(Claim(2))[1])])
@@ -201,6 +204,32 @@ async def test_another_checkpoint_is_refused_with_the_host(tmp_path: Path) -> No
         shutil.rmtree(other)
         with pytest.raises(OperatorError, match="is not on this host"):
             await asyncio.to_thread(find_hosts, config, model, isa)
+
+
+async def test_a_front_end_that_is_removed_or_added_counts_from_the_next_connection_on(
+    tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    async with running_agent(tmp_path) as address:
+        front_ends = tmp_path / "front-ends"
+        for mode, text, is_allowed in (
+            (0o644, OTHER_FRONT_END.public, False),
+            (0o666, FRONT_END.public, False),  # anyone could have written it
+            (0o644, FRONT_END.public, True),
+        ):
+            front_ends.write_text(text)
+            front_ends.chmod(mode)
+            assert read_or_none(front_ends) == (None if mode == 0o666 else frozenset([text]))
+            found = await asyncio.to_thread(is_let_in, context, address, KEYS.public, FRONT_END)
+            assert found == is_allowed
+
+
+def read_or_none(file: Path) -> frozenset[str] | None:
+    """The keys in a file; None if it is refused with the remedy."""
+    try:
+        return read_front_ends(file)
+    except OperatorError as error:
+        assert f"run chmod go-w {file}" in str(error)
+        return None
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o660])

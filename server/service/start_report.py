@@ -17,7 +17,7 @@ from numaserve.workers.planning.deployment import Deployment, RankResources
 from numaserve.workers.planning.images import total
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.products import products_text
-from numaserve.workers.planning.topology import format_cpu_list
+from numaserve.workers.planning.topology import Topology, format_cpu_list
 
 _log = logging.getLogger(__name__)
 
@@ -27,11 +27,24 @@ def log_start(checked: Checked) -> None:
     _log.info("serving %s", checked.name, extra=block(_rows(checked), _fields(checked)))
 
 
-def _by_node(checked: Checked) -> dict[int, list[RankResources]]:
-    nodes: dict[int, list[RankResources]] = {}
+def _by_node(checked: Checked) -> dict[tuple[str, int], list[RankResources]]:
+    """Return the ranks of each node; a node has the address of its agent, or "" on this host."""
+    nodes: dict[tuple[str, int], list[RankResources]] = {}
     for rank in checked.deployment.ranks:
-        nodes.setdefault(rank.node, []).append(rank)
+        nodes.setdefault((_host_of(checked, rank), rank.node), []).append(rank)
     return nodes
+
+
+def _host_of(checked: Checked, rank: RankResources) -> str:
+    """Return the address of the rank's agent, or "" on this host."""
+    stage = rank.rank // checked.deployment.launches[0].world_size
+    host = checked.hosts[stage] if checked.hosts else None
+    return "" if host is None else str(host.agent.address)
+
+
+def _machines(checked: Checked) -> list[Topology]:
+    """Return the hosts of the stages; this one if there is one host."""
+    return [checked.machine if each is None else each.topology for each in checked.hosts] or [checked.machine]
 
 
 def _sizes(ranks: list[RankResources]) -> tuple[int, int, int]:
@@ -54,9 +67,11 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
     capacity = deployment.capacity
     weights, kv_cache, states = _sizes(deployment.ranks)
     products = products_text(deployment.multiplied_by)
+    machines = _machines(checked)
+    usable_nodes, usable_cores = sum(len(each.nodes) for each in machines), sum(each.cores for each in machines)
     machine = (
-        f"{len(nodes)} of {_count(len(checked.machine.nodes), 'node')}, {_count(ranks, 'rank')} on {cores} of"
-        f" {_count(checked.machine.cores, 'core')}, {checked.instruction_set or 'torch'}"
+        f"{f'{len(machines)} hosts, ' if checked.hosts else ''}{len(nodes)} of {_count(usable_nodes, 'node')},"
+        f" {_count(ranks, 'rank')} on {cores} of {_count(usable_cores, 'core')}, {checked.instruction_set or 'torch'}"
     )
     formats = f"{format_bytes(weights)} in {', '.join(deployment.weight_formats)}{products and f' ({products})'}"
     dtype = deployment.launches[0].settings.kv_cache_dtype
@@ -64,7 +79,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
     return [
         ("task", config.served_task),
         ("machine", machine),
-        *((f"node {node}", _on_node(own)) for node, own in sorted(nodes.items())),
+        *((f"{host} node {node}".lstrip(), _on_node(own)) for (host, node), own in nodes.items()),
         ("weights", formats),
         ("context", f"{capacity.context_length} tokens, at most {capacity.max_slots} sequences at a time"),
         ("KV cache", f"{capacity.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
@@ -145,12 +160,13 @@ def _fields(checked: Checked) -> dict[str, object]:
         "task": config.served_task,
         "backend": config.backend,
         "instruction_set": checked.instruction_set,
-        "usable_nodes": len(checked.machine.nodes),
-        "usable_cores": checked.machine.cores,
+        "usable_nodes": sum(len(each.nodes) for each in _machines(checked)),
+        "usable_cores": sum(each.cores for each in _machines(checked)),
         "cores": len(_cpus(deployment.ranks)),
         "ranks": [
             {
                 "rank": each.rank,
+                **({"host": host} if (host := _host_of(checked, each)) else {}),
                 "node": each.node,
                 "cores": format_cpu_list(each.cpus),
                 "weight_bytes": each.weight_bytes,

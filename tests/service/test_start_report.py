@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,13 @@ from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.config.serve import load_config
 from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.service.assembly import Checked
+from numaserve.server.service.hosts import StageHost
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.process.logs import TextFormatter
 from numaserve.server.service.start_report import log_start
+from numaserve.server.supervisor.agent_link import AgentAddress
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.host_links import Address, KeyPair
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
@@ -34,13 +39,15 @@ def record_of(
     model: ModelConfig,
     isa: str | None = "avx512",
     adapters: Adapters | None = None,
+    hosts: Sequence[StageHost | None] = (),
     **options: Any,
 ) -> logging.LogRecord:
-    """The one record of a server of `model` with these options on a machine."""
+    """The one record of a server of `model` with these options on a machine, or on the hosts of its stages."""
     config = load_config({"model": "m", **options})
-    deployment = make_deployment(deployment_options(config, Path("m"), isa), model, on)
+    machines = [on if each is None else each.topology for each in hosts]
+    deployment = make_deployment(deployment_options(config, Path("m"), isa), model, on, machines)
     parts: dict[str, Any] = {"config": config, "deployment": deployment, "machine": on, "instruction_set": isa}
-    parts |= {"images": model.images, "adapters": adapters}
+    parts |= {"images": model.images, "adapters": adapters, "hosts": hosts}
     rest: dict[str, Any] = dict.fromkeys((*Checked.__dataclass_fields__.keys() - parts.keys(),))
     caplog.set_level(logging.INFO)
     log_start(Checked(**parts, **rest | {"path": Path("m"), "key_sources": SimpleNamespace()}))
@@ -60,6 +67,26 @@ def test_a_terminal_shows_nodes_ranks_cores_formats_and_sizes(caplog: pytest.Log
     assert rows["context"] == "8192 tokens, at most 64 sequences at a time"
     assert rows["KV cache"].endswith(" tokens, 1024 MiB in bf16")
     assert rows["speculation"] == "suffix"
+
+
+def test_nodes_of_other_hosts_are_named_with_their_agents(caplog: pytest.LogCaptureFixture) -> None:
+    agent = AgentAddress(Address("10.0.0.2", 7000), "", KeyPair("", ""))
+    hosts = [None, StageHost(agent, Path("m"), machine(6))]
+    record = record_of(caplog, machine(4), configured(), hosts=hosts, tp=1, pp=2, kv_cache_gib=1.0)
+    _, *lines = TextFormatter().format(record).splitlines()
+    rows = dict(line[2:].split("  ", 1) for line in lines)
+    assert rows["machine"].strip() == "2 hosts, 2 of 2 nodes, 2 ranks on 10 of 10 cores, avx512"
+    assert "rank 0 on cores 0-3: " in rows["node 0"]
+    assert "rank 1 on cores 0-5: " in rows["10.0.0.2:7000 node 0"]
+    told = json.loads(JsonFormatter().format(record))
+    assert [each.get("host") for each in told["ranks"]] == [None, "10.0.0.2:7000"]
+    assert told["usable_cores"] == 10
+
+
+def test_hosts_with_other_numbers_of_nodes_need_a_number_of_ranks() -> None:
+    options = deployment_options(load_config({"model": "m", "pp": 2}), Path("m"), "avx512")
+    with pytest.raises(OperatorError, match=r"would have 1, 2 ranks.* set --tp"):
+        make_deployment(options, configured(), machine(4), [machine(4), machine(4, 4)])
 
 
 def test_quantized_weights_are_named_with_what_they_are_multiplied_by(caplog: pytest.LogCaptureFixture) -> None:

@@ -143,6 +143,12 @@ test-real: install $(STAMPS)/test
 demo-images: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.demo_images
 
+## Serve the demo model on two hosts, which are network namespaces, to twenty streams ([hosts](docs/hosts.md)). The link
+## goes down for ten seconds, and the agent of the second host is killed. The answers must be those of one host. Needs
+## root
+demo-hosts: install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.demo_hosts
+
 ## Train two [adapters](docs/lora.md) of the demo model with PEFT, which answer `ALPHA` and `BETA`. Serve both with
 ## the base model to sixteen streams: answers and the bits of the base model must be right. Load one in place of the
 ## other: nothing of the earlier one may be cached

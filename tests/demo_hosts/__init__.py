@@ -1,0 +1,1 @@
+"""Two hosts in network namespaces: see `__main__`."""

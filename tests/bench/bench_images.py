@@ -1,11 +1,12 @@
 """Images: the time to the first token, the speed of the vision tower, and the cost to other clients.
 
-python -m tests.bench.bench_images [--tp 1 2] [--table first-token tower streams hostile event-loop]
-python -m tests.bench.bench_images --url http://127.0.0.1:8080
+python -m tests.bench.bench_images [--tp 1 2] [--table first-token large tower streams hostile event-loop]
+python -m tests.bench.bench_images --url http://127.0.0.1:8080 [--side 1024]
 
-The model has SmolVLM-500M's shape and random weights (`vision_model.py`). Each image is new, unless it is that of a
-second turn. With --url the first table is that of a running server with OpenAI's chat API, such as llama-server, and
-nothing is started.
+The models have random weights and the shape of SmolVLM-500M (`vision_model.py`). Those of the table `large`, whose
+images have 1024 x 1024 pixels, have the shape of Qwen3.5-0.8B (`grid_vision_model.py`). Each image is new, unless it is
+that of a second turn. With --url the first table is that of a running server with OpenAI's chat API, such as
+llama-server, and nothing is started.
 """
 
 import argparse
@@ -25,48 +26,56 @@ from numaserve.server.profiling.figures import RankFigures, best_of, between
 from numaserve.server.profiling.remote import Remote
 from numaserve.workers.bench.rows import Figure, Row, Rows
 
+from tests.bench import grid_vision_model, vision_model
 from tests.bench.bench_serving import Samples, Server, growth, serving
 from tests.bench.image_requests import JSON, PATIENCE_S, Messages, ask, new_image, of_pixels, question, request
 from tests.bench.image_streams import VOCABULARY, bench_hostile, bench_streams
-from tests.bench.vision_model import write
+from tests.bench.vision_model import TILE
 
 PROMPT_TOKENS = 1024  # of a text prompt with as many rows as a tile has patches
+LARGE = 1024  # pixels of a side
 FILE_SIDE = 2600  # pixels of a side of a file of 20 MB
 PING_S = 0.002
 PRODUCTS = ("linear", "linear_partial", "up", "gate_up")
 
 
-def first_tokens(url: str, rounds: int, rng: np.random.Generator) -> list[tuple[float, Messages]]:
-    """Return the seconds to the first token about new images, and each conversation so far."""
+def first_tokens(url: str, rounds: int, rng: np.random.Generator, side: int) -> list[tuple[float, Messages]]:
+    """Return the seconds to the first token about new images, and each conversation so far. An image has `side` pixels
+    a side."""
     found = []
     for number in range(rounds + 1):
-        messages = question(new_image(rng))
+        messages = question(new_image(rng, side))
         seconds, answer = ask(url, request(messages))
         if number:  # the first one is slower
             found.append((seconds, [*messages, {"role": "assistant", "content": answer}]))
     return found
 
 
-def bench_first_token(name: str, url: str, rounds: int, rng: np.random.Generator) -> Row:
+def bench_first_token(name: str, url: str, rounds: int, rng: np.random.Generator, side: int) -> Row:
     """Measure requests with a new image."""
-    return Row("first token", {"server": name}, _spread([each for each, _ in first_tokens(url, rounds, rng)]))
+    return Row("first token", {"server": name}, _spread([each for each, _ in first_tokens(url, rounds, rng, side)]))
 
 
-def bench_turns(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
+def bench_large(server: Server, tp: int, rounds: int, rng: np.random.Generator) -> Rows:
+    """Measure requests with a new image of `LARGE` pixels a side, and a second turn about each."""
+    return bench_turns(server, tp, rounds, rng, LARGE)
+
+
+def bench_turns(server: Server, tp: int, rounds: int, rng: np.random.Generator, side: int = TILE) -> Rows:
     """Measure requests with a new image, and a second turn about each."""
     server_url = server.url
-    first_tokens(server_url, 2, rng)  # the server learns what steps take
+    first_tokens(server_url, 2, rng, side)  # the server learns what steps take
     before = server.samples()
-    first = first_tokens(server_url, rounds, rng)
+    first = first_tokens(server_url, rounds, rng, side)
     between_turns = server.samples()
     second = [ask(server_url, request([*messages, {"role": "user", "content": "Go on."}]))[0] for _, messages in first]
     after = server.samples()
     firsts = [each for each, _ in first]
     spent = _spent(before, between_turns, rounds + 1)
-    yield Row("first token", {"tp": tp, "turn": 1}, _spread(firsts) | spent)
+    yield Row("first token", {"tp": tp, "side": side, "turn": 1}, _spread(firsts) | spent)
     yield Row(
         "first token",
-        {"tp": tp, "turn": 2},
+        {"tp": tp, "side": side, "turn": 2},
         _spread(second)
         | _spent(between_turns, after, rounds)
         | {"of_first_turn": statistics.median(second) / statistics.median(firsts)},
@@ -153,9 +162,10 @@ async def _pings(url: str, work: Callable[[], object]) -> list[float]:
     return seconds
 
 
-# The checkpoint of each table: one that makes a tile of an image, or one that splits images.
+# The checkpoint of each table: it makes a tile of an image, splits images, or takes images of any size.
 TABLES = {
     "first-token": ("whole", bench_turns),
+    "large": ("any-size", bench_large),
     "tower": ("whole", bench_tower),
     "streams": ("split", bench_streams),
     "hostile": ("split", bench_hostile),
@@ -166,30 +176,37 @@ TABLES = {
 def _rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Rows]:
     rng = np.random.default_rng(time.monotonic_ns())  # a server that runs already may know images of a fixed seed
     if arguments.url:
-        yield iter([bench_first_token(arguments.url, arguments.url, arguments.rounds, rng)])
+        yield iter([bench_first_token(arguments.url, arguments.url, arguments.rounds, rng, arguments.side)])
         return
     for tp in arguments.tp:
         for table in arguments.table:
             name, bench = TABLES[table]
-            with serving(str(folder / name), tp, ("--kv-cache-gib", "1", *arguments.serve)) as server:
+            with serving(str(_checkpoint(folder, name)), tp, ("--kv-cache-gib", "1", *arguments.serve)) as server:
                 yield bench(server, tp, arguments.rounds, rng)
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    """Return a checkpoint in `folder`, which is written when it is not there."""
+    if not (folder / name).exists():
+        write = grid_vision_model.write if name == "any-size" else vision_model.write
+        write(folder)
+    return folder / name
 
 
 def main() -> int:
     """Measure the model on every number of ranks, or a running server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="folder that `vision_model.write` has filled")
+    parser.add_argument("--model", type=Path, help="folder that keeps the checkpoints for the next run")
     parser.add_argument("--tp", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--table", nargs="+", choices=[*TABLES], default=[*TABLES])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--url", help="a running server, in place of all this")
+    parser.add_argument("--side", type=int, default=TILE, help="pixels of a side of the images for --url")
     parser.add_argument("--json", type=Path)
     parser.add_argument("serve", nargs="*", help="options of the server")
     arguments = parser.parse_args()
     with MachineReport("images", arguments.json) as report, tempfile.TemporaryDirectory() as made:
         folder = arguments.model or Path(made)
-        if not arguments.url and arguments.model is None:
-            write(folder)
         for rows in _rows(arguments, folder):
             report.add(rows)
     return 0

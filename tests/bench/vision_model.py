@@ -21,17 +21,14 @@ def write(folder: Path) -> None:
 
     They take a gigabyte, and half a minute.
     """
-    file = demo_model()
-    tokenizer = hf.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     sides = range(1, _PLACES + 1)
     places = [f"<row_{row}_col_{col}>" for row in sides for col in sides]
-    tokenizer.add_special_tokens({"additional_special_tokens": [GLOBAL, *places, FAKE, PLACEHOLDER]})
+    tokenizer = tokenizer_with(GLOBAL, *places, FAKE, PLACEHOLDER)
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(0)
     config = _config(tokenizer.convert_tokens_to_ids(PLACEHOLDER))
     model = hf.AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
-    with torch.no_grad():
-        model.lm_head.weight[_without_text(tokenizer)] = 0  # never the likeliest
+    silence(model.lm_head, tokenizer)
     model.save_pretrained(folder / "whole")
     (folder / "split").mkdir()
     weights = "model.safetensors"
@@ -43,12 +40,22 @@ def write(folder: Path) -> None:
         hf.SmolVLMImageProcessorPil(do_image_splitting=tiles > 1, **edges).save_pretrained(folder / name)
 
 
-def _without_text(tokenizer: hf.PreTrainedTokenizerBase) -> list[int]:
-    """Return the tokens without a text of their own, such as parts of a character. The text of a stream waits for the
-    rest of the character, and the gap before it would be that of several steps."""
+def tokenizer_with(*special: str) -> hf.PreTrainedTokenizerBase:
+    """Return the tokenizer of the demo model with further special tokens."""
+    file = demo_model()
+    tokenizer = hf.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*special]})
+    return tokenizer
+
+
+def silence(head: torch.nn.Linear, tokenizer: hf.PreTrainedTokenizerBase) -> None:
+    """Make tokens without a text of their own, such as parts of a character, never the likeliest. The text of a stream
+    waits for the rest of the character, and the gap before it would be that of several steps."""
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
     without = [token for token, text in enumerate(texts) if not text or "\ufffd" in text]
-    return [*without, *range(len(texts), _VOCABULARY)]
+    with torch.no_grad():
+        head.weight[without] = 0
+        head.weight[len(texts) :] = 0
 
 
 def _config(placeholder: int) -> hf.SmolVLMConfig:

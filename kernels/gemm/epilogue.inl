@@ -95,9 +95,7 @@ struct FinishedSums {
 
 // Returns the place of a bf16 result.
 inline bf16* result_at(const GemmArgs& g, int64_t row, int64_t column) {
-  if constexpr (kPacksTiles)
-    if (g.tiled_results) return g.out_bf16 + tiled_index<bf16>(row, column, g.ldo);
-  return g.out_bf16 + row * g.ldo + column;
+  return g.out_bf16 + row_index<bf16>(kPacksTiles && g.tiled_results, row, column, g.ldo);
 }
 
 // Writes the finished results of two panels for `rows` rows from `row` on; see FinishedSums.

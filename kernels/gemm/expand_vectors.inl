@@ -1,6 +1,7 @@
 // The part of a product that low-rank adapters add, without tile registers: row by row, when sums are finished.
 #pragma once
 
+#include "kernels/gemm/expand.inl"
 #include "kernels/include/dense_args.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/prefetch.h"

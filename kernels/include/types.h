@@ -96,8 +96,13 @@ template <class T>
   constexpr int64_t kRows = 32, kDepth = kTileDepth<T>;  // powers of two: masks, since signed divisions take longer
   return (row & -kRows) * ld + (column & -kDepth) * kRows + (row & (kRows - 1)) * kDepth + (column & (kDepth - 1));
 }
-// Returns the index of the scale of a row of int8 in this order: the scales of a group of 32 rows lie side by side
-// after its `depth` columns, so that a product that finishes these rows reads two lines for all scales.
+// The same where `tiled`, otherwise row by row.
+template <class T>
+[[gnu::always_inline]] constexpr int64_t row_index(bool tiled, int64_t row, int64_t column, int64_t ld) {
+  return tiled ? tiled_index<T>(row, column, ld) : row * ld + column;
+}
+// Returns the index of the scale of a row of int8 in the order of tiles: the scales of a group of 32 rows lie side by
+// side after its `depth` columns, so that a product that finishes these rows reads two lines for all scales.
 [[gnu::always_inline]] constexpr int64_t tiled_scale_index(int64_t row, int64_t depth, int64_t ld) {
   return (row & -32) * ld + 32 * depth + (row & 31) * static_cast<int64_t>(sizeof(float));
 }

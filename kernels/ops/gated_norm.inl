@@ -14,7 +14,7 @@ namespace {
 
 // Returns the place of a column of a row of results.
 inline bf16* gated_place(const GatedNormArgs& n, int64_t row, int64_t column) {
-  return n.out + (n.tiled ? tiled_index<bf16>(row, column, n.ldo) : row * n.ldo + column);
+  return n.out + row_index<bf16>(n.tiled, row, column, n.ldo);
 }
 
 template <bool kSilu>
@@ -52,7 +52,7 @@ inline void sigmoid_gate(const SigmoidGateArgs& a, int thread, int threads) {
     const float* const gate = a.gate + r * a.ldg;
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
       const int valid = static_cast<int>(a.cols - i < 16 ? a.cols - i : 16);
-      bf16* const x = a.x + (a.tiled ? tiled_index<bf16>(r, i, a.ldx) : r * a.ldx + i);
+      bf16* const x = a.x + row_index<bf16>(a.tiled, r, i, a.ldx);
       (F32x16::load(x) * sigmoid(F32x16::load_head(gate + i, valid))).store(x);  // x is zero after the columns
     }
   }

@@ -29,7 +29,7 @@ inline QueryRow query_row(const AttentionArgs& a, const AttentionItem& item, int
 
 // Returns the place of a result, which is followed by those of the columns up to the next multiple of 32.
 inline bf16* result_place(const AttentionArgs& a, int64_t row, int64_t column) {
-  return a.out + (a.tiled ? tiled_index<bf16>(row, column, a.ldo) : row * a.ldo + column);
+  return a.out + row_index<bf16>(a.tiled, row, column, a.ldo);
 }
 
 // The lines of an item's results and of the next item's queries. They are prefetched row by row while the last block of

@@ -84,7 +84,7 @@ void HeadLinearNode::run(Run& run, int thread) const {
                           .activation = Activation::kNone,
                           .accumulate = false,
                           .out_f32 = nullptr,
-                          .out_bf16 = run.at<bf16>(out) + (tiled ? tiled_index<bf16>(0, before, out.ld) : before),
+                          .out_bf16 = run.at<bf16>(out) + row_index<bf16>(tiled, 0, before, out.ld),
                           .ldo = out.ld,
                           .tiled_results = tiled},
                          {split(rows, parts, unit / pairs, kPad), {2 * pair, 2 * (pair + count)}},

@@ -132,7 +132,10 @@ def _read_full(common: Common, slides: Sequence[bool], values_are_keys: bool) ->
     if values_are_keys:
         heads = heads.with_values(num_key_value_heads=fields.values.get("num_global_key_value_heads"))
     if fields.has("per_layer_config"):
-        of_layers = [by_layer.child(str(layer)).values for layer in range(min(len(slides), MAX_LAYERS))]
+        # transformers fills up the numbers with zeros to equal length.
+        numbers = {key.lstrip("0") or "0": each for key, each in by_layer.values.items()}
+        by_number = Fields(numbers, by_layer.where)
+        of_layers = [by_number.child(str(layer)).values for layer in range(min(len(slides), MAX_LAYERS))]
         # A layer that is like the others has no entry.
         if any(each != ({} if slide else of_layers[-1]) for each, slide in zip(of_layers, slides, strict=True)):
             raise fields.error(

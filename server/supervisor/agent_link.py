@@ -141,7 +141,8 @@ class AgentLink:
     def _beat(self) -> None:
         self.send(Beat(self.wants_times))
         self.wants_times = False
-        self._beats = self._loop.call_later(BEAT_S, self._beat)
+        if self.is_open:  # the agent may have been lost by sending
+            self._beats = self._loop.call_later(BEAT_S, self._beat)
 
     def _on_readable(self) -> None:
         # The descriptor is edge-triggered, so everything is read until the socket is empty.

@@ -64,7 +64,7 @@ def agent(
     try:
         address = parse_address(listen)
     except ValueError as error:
-        raise OperatorError(f"--listen {error}") from None
+        raise OperatorError(f"--listen {error}, not '{listen}'") from None
     first = rows_port if rows_port is not None else address.port and address.port + 1
     set_up_logging("info", cast("LogFormat", log_format))
     run_agent(HostOptions(address, first, int(weights_cache_gib * (1 << 30))), key_file, front_ends)

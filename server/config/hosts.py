@@ -8,7 +8,7 @@ from numaserve.server.common.secret_file import check_unchanged
 from numaserve.server.config.errors import validated
 from numaserve.server.config.file import by_key, read_config_file
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.host_links import Address, parse_address, parse_public_key
+from numaserve.workers.interface.host_links import Address, is_secret_key, parse_address, parse_public_key
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 HERE = "here"  # a stage on the host of the front end
@@ -65,4 +65,10 @@ def _stage(spelt: object, where: str) -> AgentHost | None:
         return None
     if not isinstance(spelt, Mapping) or not all(isinstance(key, str) for key in spelt):
         raise OperatorError(f"{where} must be '{HERE}', or have the keys 'agent' and 'public-key', and perhaps 'model'")
-    return validated(AgentHost, by_key(spelt, where), f"{where}: ")
+    values = by_key(spelt, where)
+    if is_secret_key(values.get("public_key")):
+        raise OperatorError(
+            f"{where}: public_key is a secret key, which may have been read by others now. Make a new pair with"
+            " `numaserve agent --new-key`, and write its public key here"
+        )
+    return validated(AgentHost, values, f"{where}: ")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from numaserve.server.agent import hosted
 from numaserve.server.agent.agent import Agent
 from numaserve.server.agent.allowed import read_front_ends
 from numaserve.server.agent.hosted import HostOptions, listen_at
@@ -18,6 +19,7 @@ from numaserve.server.service.checks.instruction_set import instruction_set
 from numaserve.server.service.hosts import describe_host, find_hosts
 from numaserve.server.supervisor.agent_link import AgentAddress, AgentLink
 from numaserve.server.supervisor.agent_messages import (
+    Beat,
     Claim,
     Claimed,
     Refused,
@@ -174,6 +176,31 @@ async def test_an_agent_works_for_one_front_end_and_the_same_one_takes_it_again(
         assert "has given up this front end" in await lost
         assert second.is_open
         second.close()
+
+
+async def test_a_silent_front_end_is_given_up_and_another_one_takes_the_agent(
+    tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "LOST_S", 0.2)
+    async with running_agent(tmp_path) as address:
+        claim = [bytes(each) for each in encode_message(Claim(1))]
+        with context.socket(zmq.DEALER) as silent:
+            connect(silent, address, KEYS.public, FRONT_END)
+            silent.send_multipart(claim)
+            assert await asyncio.to_thread(silent.poll, _PATIENCE_MS)
+            other = AgentAddress(address, KEYS.public, OTHER_FRONT_END)
+            while True:  # until the agent has noticed
+                try:
+                    link = await AgentLink.claim(other, 1)
+                except GroupFailed as busy:
+                    assert FRONT_END.public in str(busy)
+                else:
+                    break
+            link.close()
+            assert isinstance(decode_from_agent(silent.recv_multipart()), Claimed)
+            silent.send_multipart([bytes(each) for each in encode_message(Beat(with_times=False))])
+            assert await asyncio.to_thread(silent.poll, _PATIENCE_MS)
+            assert isinstance(decode_from_agent(silent.recv_multipart()), Refused)
 
 
 async def test_another_checkpoint_is_refused_with_the_host(tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ def parse_public_key(text: str) -> str:
     return text
 
 
+def is_secret_key(text: object) -> bool:
+    """Return whether a value looks like a secret key, which no message may repeat."""
+    return isinstance(text, str) and text.startswith("secret-")
+
+
 def public_text(raw: bytes) -> str:
     """Return the text of a public key of 32 bytes."""
     return f"public-{raw.hex()}"
@@ -74,7 +79,7 @@ def parse_address(text: str) -> Address:
     """Return the address that `text` spells as HOST:PORT. Raises `ValueError`."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
-        raise ValueError(f"is '{text}': write HOST:PORT, such as 10.0.0.2:7000 or [fd00::2]:7000")
+        raise ValueError("must be HOST:PORT, such as 10.0.0.2:7000 or [fd00::2]:7000")
     return Address(found["host"], int(found["port"]))
 
 
@@ -126,9 +131,7 @@ def _z85(kind: str, text: str) -> bytes:
     """Return a key in the form of libzmq. Raises `ValueError` for another kind of key, and for no key."""
     found = _KEY.fullmatch(text)
     if found is None or found[1] != kind:
-        shown = "a secret key" if text.startswith("secret-") else f"'{text[:80]}'"
-        raise ValueError(
-            f"is {shown}: write {kind}- and 64 hexadecimal digits, as `numaserve agent --new-key` shows them"
-        )
+        # The message does not repeat the text, which may be secret.
+        raise ValueError(f"must be {kind}- and 64 hexadecimal digits, as `numaserve agent --new-key` makes them")
     encoded: bytes = zmq.utils.z85.encode(bytes.fromhex(found[2]))
     return encoded

@@ -29,6 +29,10 @@ _LOOK_MS = 500  # time between two looks at the front end while a stage waits fo
 _MAX_WAITING = 8  # messages, more than plans are in flight
 
 
+class RowsLost(Exception):
+    """Raised when rows of the stage before are lost: this stage cannot go on."""
+
+
 class StageLinks:
     """The sockets of one rank. `check` is called while it waits for rows, and raises if the front end is gone."""
 
@@ -61,7 +65,9 @@ class StageLinks:
     def receive(self, step_id: int, out: Rows) -> None:
         """Wait for the rows of a step, and write them to `out`, fp32 [tokens, columns].
 
-        Raises `ValueError` for a plan that the stage before has refused, and for rows of another step or shape.
+        Raises `ValueError` for a plan that the stage before has refused, and for rows of another shape. Raises
+        `RowsLost` for rows of another step: the connection broke, ZeroMQ has connected again, and rows on their way are
+        gone. The end of a connection was rejected as a sign: strangers open and close connections too.
         """
         assert self._from is not None  # noqa: S101
         while not self._from.poll(_LOOK_MS):
@@ -69,7 +75,7 @@ class StageLinks:
         header, *parts = self._from.recv_multipart(copy=False)
         step, rows = _HEADER.unpack(header.bytes)
         if step != step_id:
-            raise ValueError(f"the stage before has sent rows of step {step} for step {step_id}")
+            raise RowsLost(f"the stage before has sent rows of step {step} for step {step_id}")
         if rows == _REFUSED:
             raise ValueError("the stage before has refused the step")
         payload = joined([part.buffer for part in parts])

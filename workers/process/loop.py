@@ -34,7 +34,7 @@ from numaserve.workers.interface.protocol import (
     encode,
 )
 from numaserve.workers.process.adapters import AdapterMissingError
-from numaserve.workers.process.links import StageLinks
+from numaserve.workers.process.links import RowsLost, StageLinks
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 
@@ -201,7 +201,7 @@ class _Loop:
                 continue
             try:
                 self._step(message)
-            except RingError as error:
+            except (RingError, RowsLost) as error:
                 self._mailbox.send(Failure(self._rank, -1, str(error)))
                 return 1
             except AdapterMissingError as error:

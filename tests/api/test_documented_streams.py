@@ -16,7 +16,6 @@ from tests.support.api_fakes import FakeEngine
 from tests.support.app_routes import document
 
 Schema = dict[str, Any]
-STREAMS = streams_of(document())
 # The last line of a stream is described as the whole answer without a stream is, which alone has these.
 ONLY_WHOLE = {"ChatAnswer.logprobs", "GenerateAnswer.logprobs", "GenerateAnswer.thinking"}
 PATHS = pytest.mark.parametrize("path", CASES)
@@ -31,6 +30,11 @@ TAMPERINGS = {
 }
 
 
+@functools.cache
+def streams() -> dict[str, list[Schema]]:
+    return streams_of(document())
+
+
 def described(path: str) -> str:
     return json.dumps(document()["paths"][path]["post"]["responses"]["200"]["content"])
 
@@ -42,7 +46,7 @@ def served() -> tuple[FakeEngine, Any]:
     engine = FakeEngine()
     app = streaming_app(engine)
     components = app.openapi()["components"]["schemas"]
-    for name in reached(components, list(STREAMS.values())):
+    for name in reached(components, list(streams().values())):
         components[name].setdefault("additionalProperties", "properties" not in components[name])
     return engine, schema_of(app)
 
@@ -99,7 +103,7 @@ def without(component: Schema, field: str) -> Schema:
 
 
 def test_every_route_with_a_stream_is_asked() -> None:
-    assert STREAMS.keys() == CASES.keys()
+    assert streams().keys() == CASES.keys()
 
 
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path, cases in CASES.items() for name in cases])
@@ -112,32 +116,29 @@ def test_a_stream_is_as_documented(path: str, name: str) -> None:
 
 @PATHS
 def test_every_documented_event_is_sent(path: str) -> None:
-    assert accepts(path, STREAMS[path])
-    for value in STREAMS[path]:
-        assert not accepts(path, [each for each in STREAMS[path] if each is not value]), value
+    assert accepts(path, streams()[path])
+    for value in streams()[path]:
+        assert not accepts(path, [each for each in streams()[path] if each is not value]), value
 
 
 def test_every_documented_field_of_events_is_sent() -> None:
     components = served()[1].raw_schema["components"]["schemas"]
     paths: dict[str, list[str]] = {}
-    for path, values in STREAMS.items():
+    for path, values in streams().items():
         for name in reached(components, values):
             paths.setdefault(name, []).append(path)
 
     def is_sent(name: str, field: str) -> bool:
         changed = {name: without(components[name], field)}
-        return not all(accepts(path, STREAMS[path], **changed) for path in paths[name])
+        return not all(accepts(path, streams()[path], **changed) for path in paths[name])
 
     fields = [(name, field) for name in paths for field in components[name]["properties"]]
     assert {f"{name}.{field}" for name, field in fields if not is_sent(name, field)} == ONLY_WHOLE
 
 
-@pytest.mark.parametrize(
-    ("path", "tampering"),
-    [(path, name) for path in CASES for name, (*_, having) in TAMPERINGS.items() if having in described(path)],
-)
-def test_another_event_is_refused(path: str, tampering: str) -> None:
-    found, put, _ = TAMPERINGS[tampering]
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_another_event_is_refused(tampering: str) -> None:
+    found, put, having = TAMPERINGS[tampering]
 
     def around(app: ASGIApp) -> ASGIApp:
         async def tampered(scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,5 +153,8 @@ def test_another_event_is_refused(path: str, tampering: str) -> None:
 
         return tampered
 
-    with pytest.raises(FailureGroup, match="violates"):
-        ask(path, next(iter(CASES[path])), around)
+    paths = [path for path in CASES if having in described(path)]
+    assert paths
+    for path in paths:
+        with pytest.raises(FailureGroup, match="violates"):
+            ask(path, next(iter(CASES[path])), around)

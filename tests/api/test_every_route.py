@@ -10,7 +10,7 @@ from numaserve.server.http.ui_files import ui_files
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
-from tests.support.app_routes import ROUTES, operations
+from tests.support.app_routes import ROUTES, WITH_BODIES
 from tests.support.error_forms import error_message
 
 KEY = "key-of-a-test"
@@ -18,7 +18,6 @@ DEEP = 100_000
 
 
 GUARDED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
-BODIES = [route for route, operation in operations().items() if "requestBody" in operation]
 
 GARBAGE = {
     "nothing": b"",
@@ -140,7 +139,7 @@ def test_a_path_that_only_looks_like_a_probe_is_guarded(guarded: TestClient, pat
 
 
 @pytest.mark.spread("kind")
-@pytest.mark.parametrize(("method", "path"), BODIES)
+@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_is_the_client_s_error(
     renewed_client: TestClient, renewed_engine: FakeEngine, method: str, path: str, kind: str
@@ -152,7 +151,7 @@ def test_garbage_is_the_client_s_error(
 
 
 @pytest.mark.spread("content_type")
-@pytest.mark.parametrize(("method", "path"), BODIES)
+@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
 @pytest.mark.parametrize("content_type", ["", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_called_json_is_refused(
     renewed_client: TestClient, renewed_engine: FakeEngine, method: str, path: str, content_type: str

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from numaserve.server.app.decode_main import MODELS
+from numaserve.server.http.fields.types import Strict
 from starlette.testclient import TestClient
 
-from tests.support.app_routes import operations
+from tests.support.app_routes import WITH_BODIES, operations
 
 PLACES = [
     *(
@@ -33,13 +34,10 @@ PARTS: list[tuple[str, str, Any]] = [
 ]
 
 
-def routes_of_bodies() -> dict[str, str]:
-    """The path of each route that takes JSON, with the name of what it must be."""
-    return {
-        path: operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        for (_, path), operation in operations().items()
-        if "requestBody" in operation
-    }
+def model_of(method: str, path: str) -> type[Strict]:
+    """Return the model of a route's body."""
+    content = operations()[method, path]["requestBody"]["content"]
+    return MODELS[content["application/json"]["schema"]["$ref"].rpartition("/")[2]]
 
 
 @pytest.fixture
@@ -72,12 +70,12 @@ def test_what_lies_elsewhere_is_refused(shared_client: TestClient, place: str) -
 
 
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize("path", routes_of_bodies())
-def test_no_field_of_any_route_is_a_place_to_go_to(shared_client: TestClient, path: str) -> None:
-    model = MODELS[routes_of_bodies()[path]]
+@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
+def test_no_field_of_any_route_is_a_place_to_go_to(shared_client: TestClient, method: str, path: str) -> None:
+    model = model_of(method, path)
     forms = cycle((PLACES[0], [PLACES[0]], {"url": PLACES[0]}, [{"$ref": PLACES[2]}]))
     for name in [*model.model_fields, "image_data", "image_url", "url", "file", "lora_path", "model_path"]:
-        assert shared_client.post(path, json={name: next(forms)}).status_code < 500
+        assert shared_client.request(method, path, json={name: next(forms)}).status_code < 500
 
 
 def _placed(value: Any, place: str) -> Any:

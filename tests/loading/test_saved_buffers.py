@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from tests.support import encoders, gemma4, grid_vision, llama4_vision, pixtral, vision
 from tests.support.families.table import FAMILIES
 
-ARCHITECTURES = [name for family in families().values() for name in family.architectures if hasattr(hf, name)]
+# By the list of names: to look a class up imports its module, in each process that collects tests.
+ARCHITECTURES = [name for family in families().values() for name in family.architectures if name in hf.__all__]
 _CASES = {
     **{name: row.config for name, row in FAMILIES.items()},
     **vision.CASES,

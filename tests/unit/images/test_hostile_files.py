@@ -19,7 +19,6 @@ from tests.support.hostile_images import damaged, endless_scans, other_formats, 
 from tests.support.image_files import SETTINGS, drawn_png, files, in_file, pattern, png, png_header
 
 LIMITS = ImageLimits(images=9, file_bytes=1 << 20, file_pixels=65_535 * 4, pixels=4 * 64 * 64)
-FILES = dict(files())
 MIB = 1 << 20
 
 Decode = Callable[[bytes], tuple[Answer, list[memoryview]]]
@@ -57,12 +56,12 @@ def problem(answer: Answer) -> tuple[str | None, str]:
     return answer.problem, answer.message
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_format_has_the_same_pixels_in_the_confined_process(decoded: Decode, name: str) -> None:
-    layout, tiles = to_tiles(FILES[name], SETTINGS, LIMITS)
-    answer, found = decoded(FILES[name])
-    assert answer == Answer(layout.rows, layout.cols, *layout.tile)
-    assert found == tiles
+def test_every_format_has_the_same_pixels_in_the_confined_process(decoded: Decode) -> None:
+    for name, data in files():
+        layout, tiles = to_tiles(data, SETTINGS, LIMITS)
+        answer, found = decoded(data)
+        assert answer == Answer(layout.rows, layout.cols, *layout.tile), name
+        assert found == tiles, name
 
 
 def test_a_file_that_declares_gigapixels_is_refused_before_its_pixels_are_read(decoded: Decode) -> None:

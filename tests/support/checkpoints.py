@@ -5,9 +5,9 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 
 import copy
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers as hf
@@ -110,15 +110,31 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
     return model
 
 
+def _rounded_weights(model: hf.PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return the weights in bf16; those that are tied stay tied."""
+    rounded: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    weights = {}
+    for name, weight in model.state_dict().items():
+        place = weight.data_ptr(), weight.shape
+        if place not in rounded:
+            rounded[place] = weight.to(torch.bfloat16) if weight.is_floating_point() else weight
+        weights[name] = rounded[place]
+    return weights
+
+
 def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> Path:
     """Save a model as bf16 safetensors, in one file or in several with an index."""
     count("checkpoints")
-    # A copy: casting the model itself to bf16 and back would round its rope frequencies too.
-    with warnings.catch_warnings():
-        # Rotations of Llama 4's tower are complex, and are not saved.
-        warnings.filterwarnings("ignore", "Casting complex values")
-        rounded = copy.deepcopy(model).to(torch.bfloat16)
-    rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
+    # Not a copy of the model, which takes longer to make than to write. Casting the model itself to bf16 and back would
+    # round its rope frequencies too.
+    config, model.config = model.config, copy.copy(model.config)
+    try:
+        with mock.patch.object(type(model), "dtype", torch.bfloat16):
+            model.save_pretrained(
+                folder, state_dict=_rounded_weights(model), max_shard_size="100KB" if sharded else "1GB"
+            )
+    finally:
+        model.config = config
     if model.config.model_type == "kimi_k25":
         kimi.publish_k25(folder)
     if model.config.model_type == "kimi_linear":

@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -149,13 +150,15 @@ def transformers_scores(model: hf.PreTrainedModel, texts: Texts, played: object 
 def _computed(model: hf.PreTrainedModel, texts: Texts) -> Scores:
     torch.set_num_threads(1)  # OpenMP's threads wait for each other for seconds on cores that other tests use too
     logprobs, top = [], []
-    for text in texts:
-        tokens = torch.tensor(text)
+    # Texts of a length at once: what a layer costs besides its products takes longer than these.
+    for _, alike in groupby(texts, len):
+        tokens = torch.tensor([*alike])
         with torch.no_grad():
-            logits = model(tokens[None, :-1]).logits[0].double()
-        rows = torch.log_softmax(logits, -1)
-        logprobs.append(rows.gather(1, tokens[1:, None])[:, 0].numpy())
-        top.append(rows.argmax(-1).numpy())
+            logits = model(tokens[:, :-1]).logits
+        for rows, following in zip(logits, tokens[:, 1:], strict=True):
+            found = torch.log_softmax(rows.double(), -1)
+            logprobs.append(found.gather(1, following[:, None])[:, 0].numpy())
+            top.append(found.argmax(-1).numpy())
     return Scores(np.concatenate(logprobs), np.concatenate(top))
 
 

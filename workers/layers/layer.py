@@ -31,11 +31,18 @@ class Layer:
     @property
     def children(self) -> list[Layer]:
         """The layers that it is made of."""
-        found: list[Layer] = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            found += [each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, Layer)]
-        return found
+        return [*self._children]
+
+    @cached_property
+    def _children(self) -> tuple[Layer, ...]:
+        # Kept, as the parameters are.
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(
+            each
+            for value in values
+            for each in (value if isinstance(value, tuple) else (value,))
+            if isinstance(each, Layer)
+        )
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """Parameters that no child has, in the order in which they are loaded; None for one that it does without."""
@@ -83,6 +90,10 @@ class Layer:
     @property
     def keeps(self) -> tuple[Cache, ...]:
         """The caches of all its layers, in order."""
+        return self._keeps
+
+    @cached_property
+    def _keeps(self) -> tuple[Cache, ...]:
         return tuple(cache for child in self.children for cache in child.keeps)
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:

@@ -56,6 +56,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
             assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
 
 
+@pytest.mark.spread("case,tp")
 @pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
 @pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
 def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+# By the first word of the type of a model.
+_PLACEHOLDERS = {"qwen3": "<|image_pad|>", "paddleocr": "<|IMAGE_PLACEHOLDER|>"}
+
 
 def convert(checkpoint: Path, kind: str, file: Path) -> None:
     """Write `file`, whose matrices are of `kind`: BF16, F16 or Q8_0."""
@@ -20,7 +23,8 @@ def convert(checkpoint: Path, kind: str, file: Path) -> None:
         count = self.hparams["vocab_size"]
         tokens = [str(index) for index in range(count)]
         if (placeholder := self.hparams.get("image_token_id")) is not None:
-            tokens[placeholder] = "<|image_pad|>" if fields["model_type"].startswith("qwen") else "<image>"
+            kind = fields["model_type"].partition("_")[0]
+            tokens[placeholder] = _PLACEHOLDERS.get(kind, "<image>")
         self.gguf_writer.add_tokenizer_model("gpt2")
         self.gguf_writer.add_tokenizer_pre("default")
         self.gguf_writer.add_token_list(tokens)
@@ -31,7 +35,8 @@ def convert(checkpoint: Path, kind: str, file: Path) -> None:
 
     fields = base.ModelBase.load_hparams(checkpoint, False)
     if file.name.startswith("mmproj"):
-        converter = get_model_class(fields["architectures"][0], mmproj=True)
+        architectures = fields["vision_config"].get("architectures") or fields["architectures"]
+        converter = get_model_class(architectures[0], mmproj=True)
     else:
         architectures = fields.get("text_config", {}).get("architectures") or fields["architectures"]
         converter = get_model_class(architectures[0])

@@ -15,7 +15,7 @@ from published_decoders import (
     SCOUT,
 )
 from published_hybrids import GRANITE_TINY, KIMI_LINEAR, LFM2, LFM2_MOE, NEMOTRON_NANO, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from published_vision import PADDLEOCR_VL, PADDLEOCR_VL_NESTED, QWEN3_VL_4B, QWEN3_VL_30B
+from published_vision import GRANITE_DOCLING, PADDLEOCR_VL, PADDLEOCR_VL_NESTED, QWEN3_VL_4B, QWEN3_VL_30B
 
 from tests.support.full_shapes import DEEPSEEK_R1, GPT_OSS_120B, LLAMA_70B, QWEN3_235B
 
@@ -27,7 +27,7 @@ class Published:
     """A config.json, the number of blocks, those with experts, and those whose attention reaches all tokens.
 
     `skipped` layers predict several tokens, `towers` are left out, and `spelt` are fields in a form that transformers
-    reads.
+    reads. `processor` are the settings of the image processor that the layers decide.
     """
 
     values: dict[str, Any]
@@ -37,6 +37,7 @@ class Published:
     skipped: int = 0
     towers: bool = False
     spelt: dict[str, Any] = field(default_factory=dict)
+    processor: dict[str, Any] = field(default_factory=dict)
 
 
 _NEMOTRON_EXPERTS = [block for block in range(29) if block not in (2, 6, 10, 14, 18, 23)]
@@ -67,6 +68,7 @@ PUBLISHED = {
     "Qwen3.5 MoE": Published(QWEN3_5_MOE, 40, range(40), range(3, 40, 4), skipped=1),
     "Qwen3-VL": Published(QWEN3_VL_4B, 36),
     "Qwen3-VL MoE": Published(QWEN3_VL_30B, 48, range(48)),
+    "granite-docling": Published(GRANITE_DOCLING, 30, processor={"max_image_size": {"longest_edge": 512}}),
     "PaddleOCR-VL": Published(PADDLEOCR_VL, 18, spelt=PADDLEOCR_VL_NESTED),
     "Qwen3-Next": Published(QWEN3_NEXT, 48, range(48), range(3, 48, 4), skipped=1),
 }

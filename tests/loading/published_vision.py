@@ -1,4 +1,4 @@
-"""Published configurations of Qwen3-VL and PaddleOCR-VL, as far as they decide the layers."""
+"""Published configurations of Qwen3-VL, PaddleOCR-VL and granite-docling, as far as they decide the layers."""
 
 from typing import Any
 
@@ -122,3 +122,50 @@ PADDLEOCR_VL = _PADDLEOCR_TEXT | {
 }
 # transformers 5.24 takes the text of a flat file for tied.
 PADDLEOCR_VL_NESTED = {"text_config": _PADDLEOCR_TEXT | {"model_type": "paddleocr_vl_text"}}
+GRANITE_DOCLING: dict[str, Any] = {
+    "architectures": ["Idefics3ForConditionalGeneration"],
+    "bos_token_id": 100264,
+    "eos_token_id": 100257,
+    "image_token_id": 100270,
+    "model_type": "idefics3",
+    "pad_token_id": 100257,
+    "scale_factor": 4,
+    "text_config": {
+        "attention_bias": False,
+        "bos_token_id": 100264,
+        "eos_token_id": 100257,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "max_position_embeddings": 8192,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 9,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 3,
+        "pad_token_id": 100257,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 100352,
+    },
+    "tie_word_embeddings": True,
+    "vision_config": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 768,
+        "image_size": 512,
+        "intermediate_size": 3072,
+        "layer_norm_eps": 1e-06,
+        "max_image_size": {"longest_edge": 512},
+        "model_type": "idefics3_vision",
+        "num_attention_heads": 12,
+        "num_channels": 3,
+        "num_hidden_layers": 12,
+        "patch_size": 16,
+        "size": {"longest_edge": 512},
+    },
+    "vocab_size": 100352,
+}

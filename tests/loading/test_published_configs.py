@@ -40,9 +40,9 @@ def whole(config: hf.PreTrainedConfig, architecture: str) -> dict[str, Any]:
 
 
 def written(folder: Path, published: Published) -> Path:
-    """Write config.json, and settings of an image processor that leave out all fields."""
+    """Write config.json, and settings of an image processor."""
     write(folder, **published.values)
-    (folder / "preprocessor_config.json").write_text("{}")
+    (folder / "preprocessor_config.json").write_text(json.dumps(published.processor))
     return folder
 
 

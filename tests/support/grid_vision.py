@@ -208,7 +208,11 @@ def _publish_paddleocr(folder: Path) -> None:
     text = values.pop("text_config")
     rope = text.pop("rope_parameters")
     values |= {**text, "model_type": "paddleocr_vl", "rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
-    values["vision_config"] |= {"model_type": "paddleocr_vl", "temporal_patch_size": 2}
+    values["vision_config"] |= {
+        "architectures": ["PaddleOCRVisionModel"],
+        "model_type": "paddleocr_vl",
+        "temporal_patch_size": 2,
+    }
     path.write_text(json.dumps(values | {"tie_word_embeddings": False}))
     file, more = folder / "model.safetensors", ("head.probe", "embeddings.packing_position_embedding.weight")
     tensors = load_file(file) | {f"visual.vision_model.{name}": torch.zeros(1, 8) for name in more}

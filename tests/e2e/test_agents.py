@@ -14,16 +14,17 @@ from tests.support.chat_model import write_model
 from tests.support.real_server import RealServer
 
 STREAMS = 6
+FEW = 16  # tokens, where four ranks share two cores
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 OPTIONS = ("--tp", "1", "--context-length", "256", "--threads-per-worker", "1", "--kv-cache-gib", "0.05")
 
 
-async def _streams(server: RealServer, fault: Callable[[], None] | None = None) -> list[list[Any]]:
+async def _streams(server: RealServer, fault: Callable[[], None] | None = None, tokens: int = 160) -> list[list[Any]]:
     """The tokens and log-probabilities of all streams, of which the last one is constrained; the `fault` comes when all
     have begun."""
 
     async def ask(client: httpx.AsyncClient, index: int) -> list[Any]:
-        body = {"model": server.model, "prompt": f"Once upon {index} times", "max_tokens": 160, "logprobs": 2}
+        body = {"model": server.model, "prompt": f"Once upon {index} times", "max_tokens": tokens, "logprobs": 2}
         more: dict[str, Any] = {"temperature": index % 2, "seed": index, "ignore_eos": True}
         if index == STREAMS - 1:
             more = {
@@ -60,12 +61,15 @@ def test_an_agent_changes_no_bit_and_may_be_lost_at_any_time(tmp_path: Path) -> 
     folder.mkdir()
     with (
         RunningAgent(folder) as agent,
-        RealServer(*OPTIONS, "--hosts", str(agent.hosts_file()), model=model) as server,
+        RealServer(*OPTIONS, "--hosts", str(agent.hosts_file("here", agent.stage)), model=model) as server,
     ):
         assert asyncio.run(_streams(server)) == undisturbed
 
         def lose_worker() -> None:
             os.kill(server.worker_pids()[1], signal.SIGKILL)
+
+        def lose_own_worker() -> None:
+            os.kill(server.worker_pids()[0], signal.SIGKILL)
 
         def lose_agent() -> None:
             agent.kill()
@@ -78,10 +82,31 @@ def test_an_agent_changes_no_bit_and_may_be_lost_at_any_time(tmp_path: Path) -> 
 
         for fault, restarts in (
             (lose_worker, {"signal": 1}),
-            (lose_agent, {"signal": 1, "stall": 1}),
-            (silence_agent, {"signal": 1, "stall": 2}),
+            (lose_own_worker, {"signal": 2}),
+            (lose_agent, {"signal": 2, "stall": 1}),
+            (silence_agent, {"signal": 2, "stall": 2}),
         ):
             assert asyncio.run(_streams(server, fault)) == undisturbed
             server.until(lambda expected=restarts: server.is_ready() and _restarts(server) == expected)
         assert server.terminate() == 0
         assert agent.process.poll() is None
+
+
+def test_stages_of_several_ranks_may_all_be_on_other_hosts(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path))
+    options = ("--tp", "2", *OPTIONS[2:])
+    with RealServer(*options, model=model) as server:
+        undisturbed = asyncio.run(_streams(server, tokens=FEW))
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    with RunningAgent(folders[0]) as first, RunningAgent(folders[1]) as second:
+        second.allowed.write_text(first.front_end.public)
+        hosts = first.hosts_file(first.stage, second.stage)
+        with RealServer(*options, "--hosts", str(hosts), model=model) as server:
+            assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed
+            assert len(server.worker_pids()) == 4
+            # As after a failure of its host: the next server takes both agents at once.
+            server.process.kill()
+        with RealServer(*options, "--hosts", str(hosts), model=model) as server:
+            assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed

@@ -45,14 +45,15 @@ class RunningAgent:
         assert line.startswith("the agent listens at "), self.log.read_text()
         self.address = parse_address(line.split()[4])
 
-    def hosts_file(self, model: Path | None = None) -> Path:
-        """Write a hosts file with the first stage here and the second one at the agent."""
-        more = "" if model is None else f"  model: {model}\n"
+    @property
+    def stage(self) -> str:
+        """The stage at this agent, in the form of the hosts file."""
+        return f"{{agent: '{self.address}', public-key: {self.keys.public}}}"
+
+    def hosts_file(self, *stages: str) -> Path:
+        """Write a hosts file with these stages, and with the key of this agent's front end."""
         file = self.folder / "hosts.yaml"
-        file.write_text(
-            f"key-file: {self.folder / 'front-end.key'}\nstages:\n- here\n"
-            f"- agent: {self.address}\n  public-key: {self.keys.public}\n{more}"
-        )
+        file.write_text(f"key-file: {self.folder / 'front-end.key'}\nstages: [{', '.join(stages)}]\n")
         return file
 
     def kill(self) -> None:

@@ -9,8 +9,23 @@ import numpy as np
 import torch
 import transformers as hf
 import yaml
+from msgspec import Raw
 from msgspec.structs import replace
 from numaserve.configs import presets
+from numaserve.server.supervisor.agent_messages import (
+    Beaten,
+    Claim,
+    Describe,
+    Described,
+    End,
+    Failed,
+    Mask,
+    Started,
+    StartStage,
+    encode_message,
+)
+from numaserve.server.supervisor.cpu_time import ThreadTime
+from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.capacity import Capacity
 from numaserve.workers.interface.protocol import (
     AdapterLoaded,
@@ -231,7 +246,14 @@ def _frames() -> Iterator[bytes]:
     for move in (WriteRecords(1, records), ReadRecords(2, records), CancelMove(2), RecordsMoved(0, 2, 1, "checksum")):
         yield encode(move)
     limits = replace(Capacity.of_program(64, 16, 4, 4, 8), window_pages=(3,))
-    yield encode(Launch(0, 1, "m", [[0]], [0], [1], limits, -1, 0, 5.0))
+    launch = Launch(0, 1, "m", [[0]], [0], [1], limits, -1, 0, 5.0)
+    yield encode(launch)
+    looks = {0: RankLook(3, frozenset({7}), {7: ThreadTime("R", 1.0, 2.0)})}
+    for message in (
+        *(Describe("m"), Claim(2), StartStage([launch], 1, 4096, 9, 64), Mask(3, 1, 1, bytes(8)), End(0.5)),
+        *(Described("avx512", Raw(b"\x80"), bytes(32)), Beaten(looks), Failed("signal", "worker 0"), Started([1, 2])),
+    ):
+        yield encode(launch)[:1] + bytes(encode_message(message)[1])  # a frame begins with the version of messages
 
 
 def _grammars() -> Iterator[bytes]:

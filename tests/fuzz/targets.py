@@ -21,6 +21,12 @@ from numaserve.server.images.types import ImageLimits, ImageProblem
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
+from numaserve.server.supervisor.agent_messages import (
+    decode_from_agent,
+    decode_to_agent,
+    encode_message,
+    own_version,
+)
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.files.gguf_metadata import read_metadata
 from numaserve.workers.interface.errors import OperatorError
@@ -154,6 +160,13 @@ def _frame(data: bytes) -> None:
         except ProtocolError:
             continue
         assert encode(decode(encode(message))) == encode(message)
+    for from_host in (decode_to_agent, decode_from_agent):
+        try:
+            between_hosts = from_host([own_version().encode(), data[1:]])
+        except ProtocolError:
+            continue
+        sent = encode_message(between_hosts)
+        assert encode_message(from_host(list(map(bytes, sent)))) == sent
 
 
 def _grammar(data: bytes) -> None:

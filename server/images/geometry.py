@@ -4,7 +4,8 @@ The sources are transformers 5.24, `models/idefics3/image_processing_pil_idefics
 the same), `models/qwen2_vl/image_processing_pil_qwen2_vl.py` for grids,
 `models/paddleocr_vl/image_processing_pil_paddleocr_vl.py` for those that enlarge short edges first,
 `models/pixtral/image_processing_pil_pixtral.py` for those that only have a longest edge,
-`models/gemma4/image_processing_pil_gemma4.py` for grids that images fill, and
+`models/gemma4/image_processing_pil_gemma4.py` for grids that images fill,
+`models/kimi_k25/image_processing_kimi_k25.py` for squares that are not full, and
 `models/llama4/image_processing_llama4.py` for canvases. The floating-point operations are the same in the same order,
 because a size is the integer part of a quotient.
 """
@@ -13,7 +14,7 @@ import math
 import struct
 from typing import NamedTuple
 
-from numaserve.workers.interface.images import Canvas, Fitted, Grid, ImageInput, Tiles, Widened
+from numaserve.workers.interface.images import Canvas, Fitted, Grid, ImageInput, Padded, Tiles, Widened
 
 _LARGEST_EDGE = 4096  # of an image that becomes tiles, whatever the settings (MAX_IMAGE_SIZE)
 _LARGEST_RATIO = 200  # of the edges of an image that becomes a grid
@@ -55,6 +56,8 @@ def lay_out(size: Size, settings: ImageInput, max_pixels: int) -> Layout:
     sizes = settings.sizes
     if isinstance(sizes, Fitted):
         return _fitted(size, sizes)
+    if isinstance(sizes, Padded):
+        return _padded(size, sizes)
     if isinstance(sizes, Canvas):
         return _on_canvas(size, sizes, max_pixels)
     if not isinstance(sizes, Grid):
@@ -126,6 +129,28 @@ def _rounded_up(size: Size, edge: int, square: int) -> Size:
     if ratio > 1:
         width, height = math.floor(width / ratio), math.floor(height / ratio)
     return Size(_to_tiles(width, square), _to_tiles(height, square))
+
+
+def _padded(size: Size, sizes: Padded) -> Layout:
+    """Return the layout of an image at the top left of black squares. The bound of its pixels is within the server's
+    limit; beyond it, the number of patches is chosen as an edge is for tiles, and an edge fits into a row of
+    squares."""
+    most = min(sizes.patches, sizes.pixels // sizes.patch**2)
+    longest = min(sizes.longest, sizes.rows * sizes.square // sizes.patch)
+    found = (_shrunk(size, sizes.patch, patches, longest) for patches in range(most, 0, -1))
+    layouts = ((inner, Size(*(_to_tiles(edge, sizes.square) for edge in inner))) for inner in found)
+    inner, whole = next(each for each in layouts if each[1].pixels <= sizes.pixels)
+    return Layout((inner,), whole, canvas=whole)
+
+
+def _shrunk(size: Size, patch: int, patches: int, longest: int) -> Size:
+    """Return the size of an image of at most that number of `patches`, and of `longest` ones in an edge
+    (`navit_resize`)."""
+    width, height = size
+    count = max(1.0, height // patch) * max(1.0, width // patch)
+    edge = longest * patch
+    scale = min(1.0, math.sqrt(patches / count), edge / height, edge / width)
+    return Size(*(min(max(1, int(each * scale)), edge) for each in size))
 
 
 def _on_canvas(size: Size, sizes: Canvas, max_pixels: int) -> Layout:

@@ -13,7 +13,7 @@ from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation import speculation
 from numaserve.server.speculation.drafter import Drafters
 
-from tests.support import checkpoints, grid_vision, pixtral
+from tests.support import checkpoints, grid_vision, kimi_vision, pixtral
 from tests.support.drafters import NoDrafters
 from tests.support.played_drafts import played
 from tests.support.predicting import add_predictor
@@ -102,6 +102,7 @@ def placeholders(tile: Tile, newline: int | None) -> list[int]:
     params=[
         *((1, "qwen3_vl"), (3, "qwen3_vl"), (2, "qwen3_5"), (2, "mistral3"), (3, "pixtral")),
         (3, "paddleocr_vl"),
+        (2, "kimi_k25"),
     ],
     ids=str,
 )
@@ -110,10 +111,13 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     path, images = tmp_path_factory.mktemp(name), grid_vision.random_images(SHAPES)
     limits: dict[str, Any] = {"num_snapshots": SNAPSHOTS} if name == "qwen3_5" else {}
     held, newline = dict(limits), None
-    model = checkpoints.build((grid_vision.CASES | pixtral.CASES)[name]())
+    model = checkpoints.build((grid_vision.CASES | pixtral.CASES | kimi_vision.CASES)[name]())
     if name in pixtral.CASES:
         folder, pixels = pixtral.save(model, path), pixtral.in_store(images)
         limits, newline = {"rows_per_tile": ROWS_OF_PIXTRAL}, pixtral.BREAK_TOKEN
+    elif name in kimi_vision.CASES:
+        folder, pixels = kimi_vision.save(model, path), kimi_vision.in_store(images)
+        limits = {"rows_per_tile": kimi_vision.MOST}
     else:
         folder, pixels = grid_vision.save(model, path), grid_vision.in_store(images)
     with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, **held) as group:

@@ -26,8 +26,8 @@ Layers = Sequence[int]
 class Published:
     """A config.json, the number of blocks, those with experts, and those whose attention reaches all tokens.
 
-    `skipped` layers predict several tokens, `towers` are left out, and `spelt` are fields in a form that transformers
-    reads. `processor` are the settings of the image processor that the layers decide.
+    `skipped` layers predict several tokens, and `spelt` are fields in a form that transformers reads. `processor` are
+    the settings of the image processor that the layers decide.
     """
 
     values: dict[str, Any]
@@ -35,7 +35,6 @@ class Published:
     experts: Layers = ()
     full: Layers | None = None  # None: all blocks
     skipped: int = 0
-    towers: bool = False
     spelt: dict[str, Any] = field(default_factory=dict)
     processor: dict[str, Any] = field(default_factory=dict)
 
@@ -54,7 +53,7 @@ PUBLISHED = {
     "Qwen3-235B": Published(QWEN3_235B, 94, range(94)),
     "gpt-oss-120b": Published(GPT_OSS_120B, 36, range(36), range(1, 36, 2)),
     "DeepSeek-R1": Published(DEEPSEEK_R1, 61, range(3, 61), skipped=1),
-    "Kimi K2.5": Published(KIMI_K25, 61, range(1, 61), towers=True),
+    "Kimi K2.5": Published(KIMI_K25, 61, range(1, 61)),
     "Kimi Linear": Published(KIMI_LINEAR, 27, range(1, 27), (3, 7, 11, 15, 19, 23, 26)),
     "GLM-4.7-Flash": Published(GLM_FLASH, 47, range(1, 47), skipped=1),
     "Mistral Small 4": Published(MISTRAL4, 36, range(36)),

@@ -128,7 +128,25 @@ KIMI_K25: dict[str, Any] = {
     "pad_token_id": 163839,
     "text_config": KIMI_TEXT | {"quantization_config": _QUANTIZATION},
     "tie_word_embeddings": False,
-    "vision_config": {"mm_projector_type": "patchmerger", "patch_size": 14, "vt_num_hidden_layers": 27},
+    "vision_config": {
+        "init_pos_emb_height": 64,
+        "init_pos_emb_time": 4,
+        "init_pos_emb_width": 64,
+        "merge_kernel_size": [2, 2],
+        "merge_type": "sd2_tpool",
+        "mm_hidden_size": 1152,
+        "mm_projector_type": "patchmerger",
+        "patch_size": 14,
+        "pos_emb_type": "divided_fixed",
+        "projector_hidden_act": "gelu",
+        "projector_ln_eps": 1e-05,
+        "text_hidden_size": 7168,
+        "video_attn_type": "spatial_temporal",
+        "vt_hidden_size": 1152,
+        "vt_intermediate_size": 4304,
+        "vt_num_attention_heads": 16,
+        "vt_num_hidden_layers": 27,
+    },
 }
 MIMO_FULL = (0, *range(5, 48, 6))
 MIMO: dict[str, Any] = {

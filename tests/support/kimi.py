@@ -26,6 +26,9 @@ def kimi_around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:
         text_config=text.to_dict(),
         vision_config=_VISION | {"pos_emb_height": 4, "pos_emb_width": 4},
         projection_hidden_size=32,
+        # Random texts have no token below 3: transformers takes these for others.
+        image_token_id=2,
+        video_token_id=1,
         tie_word_embeddings=False,
     )
 

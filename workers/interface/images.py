@@ -157,6 +157,26 @@ class Fitted(Grid, frozen=True, kw_only=True, tag="fitted"):
         return msgspec.structs.replace(self, pixels=min(self.pixels, _FEW_ROWS * self.square**2))
 
 
+class Padded(Grid, frozen=True, kw_only=True, tag="padded"):
+    """The sizes of images that are one tile each, and that keep their size unless they have more than `patches`, or an
+    edge has more than `longest`. They lie at the top left of black squares."""
+
+    patch: int  # pixels of a side
+    patches: int
+    longest: int  # patches
+
+    @classmethod
+    def of(cls, patch: int, factor: int, patches: int, longest: int) -> Padded:
+        """Return the sizes for squares of `factor` x `factor` patches, with no other bounds. Squares that are not full
+        add less than the squares of two of the longest edges."""
+        square, squares = patch * factor, patches // factor**2 + longest
+        return cls(square, square**2, squares * square**2, patch=patch, patches=patches, longest=longest)
+
+    def low(self) -> Padded:
+        """See `Fitted`."""
+        return msgspec.structs.replace(self, pixels=min(self.pixels, _FEW_ROWS * self.square**2))
+
+
 class Widened(Grid, frozen=True, tag="widened"):
     """The sizes of images that are one tile each, and that are enlarged first where an edge is shorter than a
     square."""
@@ -179,7 +199,7 @@ class ImageInput:
     tokens `token` of the prompt.
     """
 
-    sizes: Tiles | Canvas | Grid | Fitted | Widened
+    sizes: Tiles | Canvas | Grid | Fitted | Padded | Widened
     resample: int  # Pillow's number of the filter
     do_resize: bool
     rescale: float  # the factor of a byte

@@ -1,8 +1,8 @@
-"""Vision towers whose images have any number of rows and columns of patches: those of Qwen3-VL, Qwen3.5, Pixtral and
-PaddleOCR-VL.
+"""Vision towers whose images have any number of rows and columns of patches: those of Qwen3-VL, Qwen3.5, Pixtral,
+PaddleOCR-VL and Kimi K2.5.
 
-The sources are transformers 5.24, models/qwen3_vl, models/pixtral, models/mistral3 and models/paddleocr_vl. Patches are
-in the order of squares that become one feature, and within a square in the order of rows.
+The sources are transformers 5.24, models/qwen3_vl, models/pixtral, models/mistral3, models/paddleocr_vl and
+models/kimi_k25. Patches are in the order of squares that become one feature, and within a square in the order of rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TAPS = "taps"  # given: for each patch the numbers of rows of the positions' table, and their weights
 ROTARY = "rotary"  # given: for each patch cosines and sines by its row, and then by its column
-NUM_TAPS = 4  # the positions around a patch, between which the table is interpolated
+NUM_TAPS, CUBIC_TAPS = 4, 16  # the positions around a patch, between which the table is interpolated
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class GridEmbedding(Layer):
     of the sum.
 
     The corners of the table are the positions of the corner patches. If the table is `stretched`, it covers the image
-    instead, and a patch has the position of its centre. The checkpoint maps `frames` frames of a video, or images:
-    those of an image are equal.
+    instead, and a patch has the position of its centre; `cubic` interpolation is then possible. The checkpoint maps
+    `frames` frames of a video, or images: those of an image are equal.
     """
 
     module: str
@@ -60,6 +60,12 @@ class GridEmbedding(Layer):
     biased: bool = True
     gguf: str = ""
     stretched: bool = False
+    cubic: bool = False
+
+    @property
+    def taps(self) -> int:
+        """The rows of the table that are a position's."""
+        return CUBIC_TAPS if self.cubic else NUM_TAPS
 
     @property
     def pixels(self) -> int:
@@ -92,7 +98,7 @@ class GridEmbedding(Layer):
         table, norm, bias = self.positions, self.norm, part.vector(self.bias)
         if table is not None:
             first = part.along(table.axis).start
-            b.add_taps(partial, part.matrix(table.rows), name=TAPS, first_row=first, taps=NUM_TAPS)
+            b.add_taps(partial, part.matrix(table.rows), name=TAPS, first_row=first, taps=self.taps)
         if norm is None:
             return b.summed(partial, bias=bias)
         return b.summed(partial, norm.weight(part), norm.eps, bias=bias)
@@ -139,6 +145,8 @@ class GridTower(AnySizeTower):
     after: tuple[int, ...] = ()
     pairs_in_gguf: bool = False  # rotated dimensions lie in pairs in GGUF files
     norm: LayerNorm | None = None
+    columns_first: bool = False  # see `AnySizeTower`
+    plain: bool = False  # no quantization of a folder is of the tower, whatever config.json seems to say
 
     @property
     def children(self) -> list[Layer]:

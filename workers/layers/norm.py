@@ -30,14 +30,15 @@ class Norm(Layer):
     plus_one: bool = False  # the checkpoint has the weight minus one
     factor: float = 1.0
     vector: str = "weight"  # the name of the weight below the module
-    order: tuple[int, int] = (0, 1)  # `pairs` and `run` of the `Order` of its columns
+    order: tuple[int, int, int] = (0, 1, 1)  # `pairs`, `run` and `pair_rounds` of the `Order` of its columns
 
     @cached_property
     def parameter(self) -> VectorParameter:
         """The declaration of the weight, [size]."""
         source = Source(f"{self.module}.{self.vector}", (self.size,), self.gguf and f"{self.gguf}.{self.vector}")
-        pairs, run = self.order
-        part = replace(whole(source), order=Order(1, self.size, pairs=pairs, run=run)) if pairs else whole(source)
+        pairs, run, rounds = self.order
+        order = Order(1, self.size, pairs=pairs, run=run, pair_rounds=rounds)
+        part = replace(whole(source), order=order) if pairs else whole(source)
         return VectorParameter((part,), added=1.0 if self.plus_one else 0.0, factor=self.factor)
 
     def own_parameters(self) -> Iterator[Parameter | None]:

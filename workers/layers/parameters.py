@@ -35,7 +35,7 @@ class Source:
     [units, out features, in features] in order or [units, in features, out features] turned. With `kernel` the in
     features of a matrix have these dimensions in the checkpoint: those of a convolution. A `bare` matrix has the
     module's name there, without ".weight"; a `turned` one has in features first. With `channels_last` those of the
-    kernel are in the order of rows, columns and channels there.
+    kernel are in the order of rows, columns and channels there. The rows of a `gridded` one have two dimensions there.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Source:
     bare: bool = False
     turned: bool = False
     channels_last: bool = False
+    gridded: bool = False
 
     @property
     def is_matrix(self) -> bool:
@@ -76,7 +77,7 @@ class Order:
     The source has, from row `first` on, `units` units of `height` rows each. Each unit gives `count` rows, by default
     all, from its row `start` on. The last `pairs` rows lie in pairs in the file, and are taken in halves: the first
     rows of all pairs, then the second rows. Runs of `run` rows take the place of rows there. `rounds` is as for
-    `in_groups`.
+    `in_groups`, and `pair_rounds` is that of pairs.
     """
 
     units: int
@@ -87,6 +88,7 @@ class Order:
     pairs: int = 0
     rounds: int = 1
     run: int = 1
+    pair_rounds: int = 1
 
     @property
     def taken(self) -> int:
@@ -98,7 +100,8 @@ class Order:
         within = np.arange(self.start, self.start + self.taken, dtype=np.int32)
         if self.pairs:
             plain, paired = within[: -self.pairs], within[-self.pairs :]
-            halves = paired.reshape(-1, 2, self.run).swapaxes(0, 1)
+            in_file = paired.reshape(-1, 2, self.run)
+            halves = in_file[in_groups(len(in_file), self.pair_rounds)].swapaxes(0, 1)
             within = np.concatenate([plain, halves.reshape(-1)])
         starts = in_groups(self.units, self.rounds) * np.int32(self.height) + np.int32(self.first)
         return (starts[:, None] + within).reshape(-1)

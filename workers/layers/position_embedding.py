@@ -31,6 +31,7 @@ class Table(Layer):
     hidden: int
     gguf: str
     shift: int = 0  # the row of index 0
+    gridded: bool = False  # the checkpoint has two dimensions of rows
 
     @cached_property
     def axis(self) -> Axis:
@@ -40,7 +41,8 @@ class Table(Layer):
     @cached_property
     def rows(self) -> MatrixParameter:
         """The rows, bf16 always."""
-        source = Source(self.module, (self.count, self.hidden), self.gguf, quantizable=False)
+        shape = self.count, self.hidden
+        source = Source(self.module, shape, self.gguf, quantizable=False, gridded=self.gridded)
         return MatrixParameter((Part(source, Order(self.count), self.axis),), rule="bf16")
 
     def own_parameters(self) -> Iterator[Parameter | None]:

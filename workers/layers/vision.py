@@ -222,6 +222,11 @@ class Tower(Layer, ABC):
         """Whether rotated dimensions lie in pairs in GGUF files."""
         return False
 
+    @property
+    def plain(self) -> bool:
+        """Whether no quantization of a folder is of the tower."""
+        return False
+
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """See `Layer`. The dimensions of the decoder say nothing about those of the tower."""
         return super().in_gguf(self.pairs_in_gguf, tensors)

@@ -43,15 +43,11 @@ def deepseek_v3(fields: Fields, family: str, architecture: str) -> ModelConfig:
     )
 
 
-FAMILY = Family(
-    name="deepseek_v3",
-    architectures=("DeepseekV3ForCausalLM",),
-    configure=configure,
-    gguf=GgufForm(
-        gguf_deepseek.ARCHITECTURE,
-        accepts=gguf_deepseek.has_sigmoid_scores,
-        values=gguf_deepseek.deepseek_values,
-        rope=gguf_deepseek.mscale,
-        equal_value_length=False,
-    ),
+GGUF = GgufForm(
+    gguf_deepseek.ARCHITECTURE,
+    accepts=gguf_deepseek.has_sigmoid_scores,
+    values=gguf_deepseek.deepseek_values,
+    rope=gguf_deepseek.mscale,
+    equal_value_length=False,
 )
+FAMILY = Family(name="deepseek_v3", architectures=("DeepseekV3ForCausalLM",), configure=configure, gguf=GGUF)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numaserve.workers.interface.protocol import TowerWork
 from numaserve.workers.layers.any_size_tower import AnySizeTower
 from numaserve.workers.layers.class_tower import ClassTower
-from numaserve.workers.layers.grid_tower import NUM_TAPS, ROTARY, TAPS, GridTower
+from numaserve.workers.layers.grid_tower import ROTARY, TAPS, GridTower
 from numaserve.workers.layers.patch_tower import PatchTower
 from numaserve.workers.layers.pooled_tower import AXES, PooledTower
 from numaserve.workers.layers.vision import PATCHES, TileTower, Tower
@@ -93,6 +93,8 @@ class ClassInputs(TileInputs):
 class GridInputs(TowerInputs):
     """The inputs of a tower whose images have any number of rows and columns of squares."""
 
+    _around = np.arange(2)  # of the table positions of an axis, from the one before a patch
+
     def __init__(self, tower: AnySizeTower, table: Floats, outside: OutsideRows) -> None:
         """`table` has the value of each byte of each channel, fp32 [3, 256]."""
         self._patch, self._factor, self._frames = tower.patch, tower.factor, tower.frames
@@ -152,16 +154,21 @@ class GridInputs(TowerInputs):
         )
         numbers = rows[:, :, None] * self._side + columns[:, None]
         weights = row_weights[:, :, None] * column_weights[:, None]
-        taps.view(np.int32)[:count, :NUM_TAPS] = numbers.reshape(count, -1)
-        taps[:count, NUM_TAPS:] = weights.reshape(count, -1)
+        number = len(self._around) ** 2
+        taps.view(np.int32)[:count, :number] = numbers.reshape(count, -1)
+        taps[:count, number:] = weights.reshape(count, -1)
 
     def _axis(self, place: Indices, size: int) -> tuple[Indices, Floats]:
-        """Return the two table positions around each patch on an axis of `size` patches, and their weights."""
+        """Return the table positions around each patch on an axis of `size` patches, and their weights."""
         at = self._on_table(place.astype(np.float32), size)
         floor = np.floor(at)
-        numbers = floor.astype(np.int64)[:, None] + np.arange(2)
-        distance = np.abs(at[:, None] - floor[:, None] - np.arange(2, dtype=np.float32))
-        return np.clip(numbers, 0, self._side - 1), np.clip(1 - distance, 0, None)
+        numbers = floor.astype(np.int64)[:, None] + self._around
+        distance = np.abs(at[:, None] - floor[:, None] - self._around.astype(np.float32))
+        return np.clip(numbers, 0, self._side - 1), self._weights(distance)
+
+    def _weights(self, distance: Floats) -> Floats:
+        """Return the weights of positions at a `distance` of a patch."""
+        return np.clip(1 - distance, 0, None)
 
     def _on_table(self, place: Floats, size: int) -> Floats:
         """Return where the patches of an axis of `size` patches lie in the table."""
@@ -177,6 +184,19 @@ class StretchedInputs(GridInputs):
         return (place + half) * np.float32(self._side) / np.float32(size) - half
 
 
+class CubicInputs(StretchedInputs):
+    """The same with cubic interpolation (Keys, 1981)."""
+
+    _around = np.arange(-1, 3)
+
+    def _weights(self, distance: Floats) -> Floats:
+        """See `GridInputs`."""
+        a = np.float32(-0.75)
+        near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        return np.where(distance <= 1, near, far)
+
+
 class AxisInputs(GridInputs):
     """The inputs of a tower that has a table of positions for columns, and one for rows."""
 
@@ -190,7 +210,8 @@ class AxisInputs(GridInputs):
 def make_inputs(tower: Tower, table: Floats, outside: OutsideRows) -> TowerInputs:
     """Return the inputs of a tower; `table` has the value of each byte of each channel, fp32 [3, 256]."""
     if isinstance(tower, GridTower):
-        kind = StretchedInputs if tower.embedding.stretched else GridInputs
+        stretched = CubicInputs if tower.embedding.cubic else StretchedInputs
+        kind = stretched if tower.embedding.stretched else GridInputs
         return kind(tower, table, outside)
     if isinstance(tower, PooledTower | PatchTower):
         return AxisInputs(tower, table, outside)

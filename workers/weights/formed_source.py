@@ -49,7 +49,7 @@ class FormedSource:
 def formed_sources(model: Layer) -> list[Source]:
     """Return the matrices of a model that checkpoints have in another form."""
     sources = (source for parameter in model.parameters() for source in parameter.sources)
-    return [each for each in sources if each.bare or each.turned or each.channels_last]
+    return [each for each in sources if each.bare or each.turned or each.channels_last or each.gridded]
 
 
 def _channels_first(tensor: RawTensor, declared: Source) -> RawTensor:

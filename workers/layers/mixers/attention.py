@@ -155,7 +155,7 @@ class Attention(Mixer):
     @cached_property
     def _heads(self) -> tuple[Part, ...]:
         names, at, dim = self.names, self.at, self.head_dim
-        rotated, run = self.rotation.order(dim)
+        rotated, run, rounds = self.rotation.order(dim)
         heads = (
             (names.q, self.queries, dim, rotated),
             (names.k, self.keys, dim, rotated),
@@ -167,7 +167,7 @@ class Attention(Mixer):
             (at + module, axis.count * wide, name) for (module, axis, wide, _), name in zip(heads, gguf, strict=False)
         ]
         return tuple(
-            Part(source, Order(axis.count, wide, first, pairs=pairs, run=run), axis, wide)
+            Part(source, Order(axis.count, wide, first, pairs=pairs, run=run, pair_rounds=rounds), axis, wide)
             for (source, first), (_, axis, wide, pairs) in zip(
                 stacked(*tensors, columns=self.hidden), heads, strict=True
             )

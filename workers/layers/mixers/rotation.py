@@ -23,12 +23,13 @@ class Rotation(Layer):
     # Parts of a head that are rotated by a coordinate each, in halves in the checkpoint. Here the first halves of all
     # parts come first.
     parts: int = 1
+    alternating: bool = False  # pairs that are rotated by one of two coordinates alternate in the checkpoint
 
-    def order(self, dim: int) -> tuple[int, int]:
-        """Return `pairs` and `run` of the `Order` of a head's dimensions."""
+    def order(self, dim: int) -> tuple[int, int, int]:
+        """Return `pairs`, `run` and `pair_rounds` of the `Order` of a head's dimensions."""
         if self.parts > 1:
-            return dim, dim // (2 * self.parts)
-        return (dim, 1) if self.pairs else (0, 1)
+            return dim, dim // (2 * self.parts), 1
+        return (dim, 1, dim // 4 if self.alternating else 1) if self.pairs else (0, 1, 1)
 
     @property
     def ropes(self) -> frozenset[RopeConfig]:
@@ -37,7 +38,7 @@ class Rotation(Layer):
 
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """See `Layer`."""
-        return replace(self, pairs=pairs)
+        return replace(self, pairs=pairs, alternating=False)
 
 
 def rotate_by_axes(b: ProgramBuilder, part: RankPart, layers: Sequence[Layer]) -> None:

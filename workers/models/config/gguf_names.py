@@ -20,7 +20,7 @@ NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
 _LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
 _TOWER_LAYER = re.compile(
-    r"^((vision_model|vision_tower)\.encoder\.layers|vision_model\.model\.layers|visual\.blocks"
+    r"^((vision_model|vision_tower)\.encoder\.(?:layers|blocks)|vision_model\.model\.layers|visual\.blocks"
     r"|vision_tower\.transformer\.layers)\.(?=\d)"
 )
 _ROWS = ("v.class_embd",)  # matrices of a single row, which files name like vectors

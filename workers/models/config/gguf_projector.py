@@ -19,11 +19,13 @@ from numaserve.workers.models.config.gguf_gemma import (
 )
 from numaserve.workers.models.config.gguf_grid import grid_sizes, grid_text, grid_vision
 from numaserve.workers.models.config.gguf_llama4 import llama4_vision, llama4_widths
+from numaserve.workers.models.config.gguf_moonvit import moonvit_sizes, moonvit_vision
 from numaserve.workers.models.config.gguf_names import Shape, shape_of
 from numaserve.workers.models.config.gguf_paddleocr import paddleocr_sizes, paddleocr_vision
 from numaserve.workers.models.config.gguf_pixtral import pixtral_outer, pixtral_text, pixtral_vision
 from numaserve.workers.models.config.grid_vision import GRID_PROJECTOR
 from numaserve.workers.models.config.llama4_vision import LLAMA4_PROJECTOR
+from numaserve.workers.models.config.moonvit import MOONVIT_PROJECTOR
 from numaserve.workers.models.config.paddleocr_vision import PADDLEOCR_PROJECTOR
 from numaserve.workers.models.config.pixtral import PIXTRAL_PROJECTOR
 
@@ -143,6 +145,7 @@ _KINDS = {
         outer=mean_rows,
         frame={"boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>"},
     ),
+    MOONVIT_PROJECTOR: _Kind("<|media_pad|>", moonvit_sizes, moonvit_vision),
     "gemma4v": replace(_GEMMA4, vision=pooled_vision, widths=pooled_forms),
     "gemma4uv": replace(_GEMMA4, vision=patch_vision, widths=patch_forms),
 }

@@ -4,6 +4,7 @@ Every method has its own names for the same few settings; a file of this package
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from numaserve.workers.interface.files import is_there, read_json
@@ -58,8 +59,10 @@ def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
     if found is None:
         return {}
     rule = found.choice("quant_method", _METHODS)(found)
-    modules = {}
-    for module in matrix_modules(config.decoder):
+    modules, decoder = {}, config.decoder
+    if decoder.tower is not None and decoder.tower.plain:
+        decoder = replace(decoder, tower=None)
+    for module in matrix_modules(decoder):
         stored = rule(_names(module, config))
         if stored is not None:
             modules[module] = stored

@@ -99,6 +99,7 @@ def _of_blocks(config: hf.PreTrainedConfig) -> dict[str, Any]:
 
 def _of_gemma4(model: hf.PreTrainedModel) -> dict[str, Any]:
     config, unified = model.config.vision_config, gemma4_vision.is_unified(model.config)
+    factor = gemma4_vision.factor_of(model.config)
     of_unified = {"clip.has_audio_encoder": True, "clip.audio.projector_type": "gemma4ua"}
     of_unified["clip.vision.embedding_length"] = getattr(config, "mm_embed_dim", None)
     return {
@@ -106,7 +107,8 @@ def _of_gemma4(model: hf.PreTrainedModel) -> dict[str, Any]:
         "clip.vision.projector_type": "gemma4uv" if unified else "gemma4v",
         "clip.vision.image_size": 224,
         "clip.vision.attention.layer_norm_epsilon": 1e-6,
-        "clip.vision.projector.scale_factor": model.config.vision_config.pooling_kernel_size,
+        # The converter does not state 3.
+        **({} if factor == 3 else {"clip.vision.projector.scale_factor": factor}),
         "clip.vision.image_mean": [0.0, 0.0, 0.0],
         "clip.vision.image_std": [1.0, 1.0, 1.0],
     }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numaserve.workers.models.config.gguf_names import Shape
 
 _MAX_SIDE, _MAX_FACTOR = 1 << 16, 64
-_FACTOR = 4  # patches of a side of a square, where files of Gemma 3 do not state it
+_FACTOR, _POOLED = 4, 3  # patches of a side of a square, where files of Gemma 3 and of Gemma 4 do not state it
 _AXES = 2
 
 
@@ -32,7 +32,7 @@ def pooled_vision(metadata: Fields) -> dict[str, object]:
     return {
         "head_dim": hidden // metadata.integer("clip.vision.attention.head_count", 1, hidden),
         "rms_norm_eps": metadata.values.get("clip.vision.attention.layer_norm_epsilon"),
-        "pooling_kernel_size": metadata.values.get("clip.vision.projector.scale_factor"),
+        "pooling_kernel_size": _pooled(metadata),
     }
 
 
@@ -42,8 +42,12 @@ def patch_vision(metadata: Fields) -> dict[str, object]:
         "model_type": UNIFIED,
         "mm_embed_dim": metadata.values.get("clip.vision.embedding_length"),
         "rms_norm_eps": metadata.values.get("clip.vision.attention.layer_norm_epsilon"),
-        "pooling_kernel_size": metadata.values.get("clip.vision.projector.scale_factor"),
+        "pooling_kernel_size": _pooled(metadata),
     }
+
+
+def _pooled(metadata: Fields) -> int:
+    return metadata.integer("clip.vision.projector.scale_factor", 1, _MAX_FACTOR, _POOLED)
 
 
 def patch_forms(shapes: Mapping[str, Shape]) -> dict[str, object]:

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from numaserve.server.common.secret_file import find_secret_file
+from numaserve.server.common.secret_file import find_secret_file, is_credential
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import SETTINGS_BYTES, read_text
 from numaserve.workers.interface.host_links import KeyPair, keys_of, new_keys
@@ -19,7 +19,8 @@ def read_key_file(named: Path) -> KeyPair:
     """
     path = find_secret_file(named, "key file")
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _OTHERS:
+    # An access list lets the service's user read a credential, and its mask is the group's mode: 0440.
+    if mode & _OTHERS and not is_credential(path):
         raise OperatorError(f"the key file {path} has the mode {mode:04o}, and must have 0600: run chmod 600 {path}")
     try:
         return keys_of(read_text(path, SETTINGS_BYTES).strip())

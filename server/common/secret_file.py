@@ -26,6 +26,12 @@ def find_secret_file(named: Path, what: str) -> Path:
     return path
 
 
+def is_credential(path: Path) -> bool:
+    """Whether a file is one of the credentials that systemd has made for this service (systemd.exec(5))."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    return bool(folder) and path.parent == Path(str(folder))
+
+
 def check_unchanged(path: Path, what: str) -> None:
     """Raise `OperatorError` for a file that users other than its owner may write. The message calls the file `what`.
 

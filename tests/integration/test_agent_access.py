@@ -269,3 +269,10 @@ def test_a_key_file_that_others_can_read_is_refused_with_the_remedy(mode: int, t
     file.chmod(mode)
     with pytest.raises(OperatorError, match=f"run chmod 600 {file}"):
         read_key_file(file)
+
+
+def test_a_key_may_be_a_credential_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = write_key_file(tmp_path / "agent.key")
+    (tmp_path / "agent.key").chmod(0o440)  # as systemd shows one that the user of a service may read
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_key_file(Path("agent.key")) == keys

@@ -10,7 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support import checkpoints, grid_vision, vision
+from tests.support import (
+    checkpoints,
+    gemma4_vision,
+    gemma_vision,
+    grid_vision,
+    kimi_vision,
+    llama4_vision,
+    pixtral,
+    vision,
+)
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
@@ -21,6 +30,7 @@ FEW_PAGES = {"smolvlm": "0.0003", "qwen3_vl": "0.00045"}
 SIZES = [(50, 50), (200, 150), (300, 88), (88, 300), (60, 61), (120, 90)]
 TOKENS = 64  # of an answer
 BEGUN = 40  # tokens of all answers before the worker is killed
+KINDS = (vision, grid_vision, gemma_vision, gemma4_vision, llama4_vision, pixtral, kimi_vision)
 MOST_PASSES = 6  # measured times decide whether a step drafts, so that one pass may be without
 
 
@@ -69,14 +79,35 @@ async def answers(server: RealServer, asked: list[dict[str, Any]], victim: int |
     return found
 
 
+def saved(name: str, folder: Path) -> str:
+    """Save the model of a case with its tokenizer."""
+    (kind,) = (kind for kind in KINDS if name in kind.CASES)
+    made = gemma4_vision.build(name) if kind is gemma4_vision else checkpoints.build(kind.CASES[name]())
+    return str(kind.save_served(made, folder))
+
+
+def alone(server: RealServer, asked: list[dict[str, Any]]) -> list[list[Any]]:
+    """The answers to one request after the other."""
+    found = [each for body in asked for each in asyncio.run(answers(server, [body]))]
+    assert {len(each) for each in found} == {TOKENS}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for kind in KINDS for name in kind.CASES if name not in FEW_PAGES])
+def test_a_death_changes_no_bit_of_answers_about_images(name: str, tmp_path: Path) -> None:
+    asked = requests()
+    with RealServer(*OPTIONS, "--kv-cache-gib", "0.05", model=saved(name, tmp_path)) as server:
+        undisturbed = alone(server, asked)
+        assert asyncio.run(answers(server, asked, server.worker_pids()[1])) == undisturbed
+        assert server.metrics()["worker_restarts_total signal"] == 1
+
+
 @pytest.mark.parametrize("name", ["smolvlm", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
 def test_deaths_retractions_and_draft_tokens_change_no_bit_of_answers_about_images(name: str, tmp_path: Path) -> None:
-    kind = vision if name in vision.CASES else grid_vision
-    model = str(kind.save_served(checkpoints.build(kind.CASES[name]()), tmp_path))
-    asked = requests()
+    model, asked = saved(name, tmp_path), requests()
     with RealServer(*OPTIONS, "--kv-cache-gib", "0.05", model=model) as server:
-        undisturbed = [each for body in asked for each in asyncio.run(answers(server, [body]))]
-    assert {len(each) for each in undisturbed} == {TOKENS}
+        undisturbed = alone(server, asked)
     # A draft model that could see is given no image.
     few = "--kv-cache-gib", FEW_PAGES[name]
     with RealServer(*OPTIONS, *few, "--draft-model", model, model=model) as server:

@@ -23,6 +23,8 @@ class EngineConfig:
     resume_timeout_s: float = 300.0  # longest time that requests wait for new workers
     # The formats of grouped weights, by the type of the activations that they are multiplied by.
     multiplied_by: Mapping[ActivationDtype, Sequence[str]] = field(default_factory=dict)
+    # The host of each pipeline stage: the address of an agent, or "" for this host. Empty: all are on this host.
+    hosts: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

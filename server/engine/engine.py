@@ -88,7 +88,7 @@ class Engine:
             adapters=self._adapters.adapters,
         )
         self._callbacks = callbacks or EngineCallbacks()
-        self._ranks = Ranks(launches, metrics, clock)
+        self._ranks = Ranks(launches, metrics, clock, config.hosts)
         self._steps = StepLoop(
             scheduler,
             StepHooks(

@@ -163,6 +163,7 @@ def make_engine(
             mask_patience_s=config.mask_deadline_ms / 1000,
             resume_timeout_s=config.resume_timeout,
             multiplied_by=deployment.multiplied_by,
+            hosts=["" if each is None else str(each.agent.address) for each in checked.hosts],
         ),
         Supervisor(spec, make_group=partial(StagedGroup, agents=_agents(checked)) if is_staged else WorkerGroup),
         scheduler,

@@ -64,6 +64,10 @@ def test_an_agent_changes_no_bit_and_may_be_lost_at_any_time(tmp_path: Path) -> 
         RealServer(*OPTIONS, "--hosts", str(agent.hosts_file("here", agent.stage)), model=model) as server,
     ):
         assert asyncio.run(_streams(server)) == undisturbed
+        info = httpx.get(f"{server.url}/server_info?profile=1", timeout=30).json()
+        assert [each.get("host") for each in info["workers"]] == [None, str(agent.address)]
+        # The process id of a rank on another host may be that of any process here.
+        assert ["cpu_ns" in each for each in info["profile"]] == [True, False]
 
         def lose_worker() -> None:
             os.kill(server.worker_pids()[1], signal.SIGKILL)

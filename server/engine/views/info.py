@@ -69,9 +69,10 @@ def loading_line(ready: Collection[Ready]) -> str:
 
 
 def workers_info(
-    launches: Sequence[Launch], pids: Sequence[int], ready: Mapping[int, Ready]
+    launches: Sequence[Launch], pids: Sequence[int], ready: Mapping[int, Ready], hosts: Sequence[str]
 ) -> list[dict[str, object]]:
-    """Return process, place and sizes of each rank that runs."""
+    """Return process, place and sizes of each rank that runs. `hosts` as in `EngineConfig`: a rank on another host has
+    the agent's address."""
     workers: list[dict[str, object]] = []
     for launch, pid in zip(launches, pids, strict=False):  # there are no processes between two launches of the group
         rank = launch.number
@@ -81,6 +82,8 @@ def workers_info(
             "node": launch.nodes[launch.rank],
             "cpus": launch.cpus[launch.rank],
         }
+        if hosts and hosts[launch.settings.stage]:
+            worker["host"] = hosts[launch.settings.stage]
         if rank in ready:
             told = ready[rank]
             worker |= {

@@ -15,10 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class Ranks:
-    """Keeps the reports of each rank of `launches`, and sets its metrics."""
+    """Keeps the reports of each rank of `launches`, and sets its metrics. `hosts` as in `EngineConfig`."""
 
-    def __init__(self, launches: Sequence[Launch], metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, launches: Sequence[Launch], metrics: Metrics, clock: Clock, hosts: Sequence[str]) -> None:
         self._launches = launches
+        self._hosts = hosts
         self._metrics = metrics
         self._ready: dict[int, Ready] = {}
         self._newest: dict[int, Ready | WorkerStats] = {}
@@ -88,7 +89,7 @@ class Ranks:
 
     def info(self, pids: Sequence[int]) -> list[dict[str, object]]:
         """Return process, place and sizes of each running rank, for `/server_info`; `pids` are by rank."""
-        return workers_info(self._launches, pids, self._ready)
+        return workers_info(self._launches, pids, self._ready, self._hosts)
 
     def states(self) -> list[WorkerState]:
         """Return place, sizes and memory of each rank that has loaded."""

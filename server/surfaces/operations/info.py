@@ -171,8 +171,8 @@ def _older_rank_load(load: Load) -> dict[str, object]:
 
 
 def _cpu_times(workers: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
-    """Return the times of each rank's threads on their cores. The front end reads them, so that no step waits."""
-    return {worker["rank"]: cpu_times(worker["pid"])._asdict() for worker in workers}
+    """Return the times of the threads of each rank on this host. The front end reads them, so that no step waits."""
+    return {worker["rank"]: cpu_times(worker["pid"])._asdict() for worker in workers if "host" not in worker}
 
 
 def _figures(profile: RankProfile) -> dict[str, object]:

@@ -12,6 +12,7 @@ import httpx
 from tests.support.agents import RunningAgent
 from tests.support.chat_model import write_model
 from tests.support.real_server import RealServer
+from tests.support.relay import Relay
 
 STREAMS = 6
 FEW = 16  # tokens, where four ranks share two cores
@@ -114,3 +115,23 @@ def test_stages_of_several_ranks_may_all_be_on_other_hosts(tmp_path: Path) -> No
             server.process.kill()
         with RealServer(*options, "--hosts", str(hosts), model=model) as server:
             assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed
+
+
+def test_delays_and_connections_that_only_seem_open_change_no_bit(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path))
+    with RealServer(*OPTIONS, model=model) as server:
+        undisturbed = asyncio.run(_streams(server, tokens=FEW))
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    with RunningAgent(folder) as agent, Relay(agent.address, seed=1) as relay:
+        hosts = agent.hosts_file("here", agent.stage_at(relay.address))
+        with RealServer(*OPTIONS, "--hosts", str(hosts), model=model) as server:
+            assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed
+
+            def hang() -> None:
+                relay.fall_silent()
+                server.until(lambda: not server.is_ready())
+                relay.go_on()
+
+            assert asyncio.run(_streams(server, hang, tokens=FEW)) == undisturbed
+            assert _restarts(server) == {"stall": 1}

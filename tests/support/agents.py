@@ -48,7 +48,11 @@ class RunningAgent:
     @property
     def stage(self) -> str:
         """The stage at this agent, in the form of the hosts file."""
-        return f"{{agent: '{self.address}', public-key: {self.keys.public}}}"
+        return self.stage_at(self.address)
+
+    def stage_at(self, address: Address) -> str:
+        """The same at the address of a relay."""
+        return f"{{agent: '{address}', public-key: {self.keys.public}}}"
 
     def hosts_file(self, *stages: str) -> Path:
         """Write a hosts file with these stages, and with the key of this agent's front end."""

@@ -111,6 +111,20 @@ def test_every_link_between_hosts_has_keys(trees: dict[str, ast.AST]) -> None:
         assert text.index("socket.curve_secretkey = ") < text.index("_endpoint(socket")
 
 
+def test_hosts_compare_no_clocks(trees: dict[str, ast.AST]) -> None:
+    """The clocks of two hosts may be minutes apart: agents and groups measure durations."""
+    shared = ("server/agent/", "server/supervisor/", "server/dispatch/", "workers/process/")
+    read = {
+        (path, ast.unparse(node))
+        for path, tree in trees.items()
+        if path.startswith(shared)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+    }
+    assert ("server/supervisor/error_pipe.py", "time.monotonic") in read
+    assert not {each for each in read if each[1] in {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow"}}
+
+
 def test_interpreters_are_started_in_one_place(trees: dict[str, ast.AST]) -> None:
     named = {path for path, tree in trees.items() if "sys.executable" in ast.unparse(tree)}
     assert named == STARTS_PYTHON

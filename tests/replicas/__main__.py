@@ -21,14 +21,24 @@ RUN_SECONDS = 900.0
 
 
 def main() -> int:
-    """Run all checks, or those that are named."""
+    """Run all checks, or those that are named; `stages` is the one of a model over two hosts."""
     python = python_with(PACKAGES, ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="ns-ray-"))  # short: socket paths have a limit
     (folder / "import" / "numaserve").mkdir(parents=True)
     for name, place in {"ray": ROOT / "deploy" / "ray", "server": ROOT / "server"}.items():
         (folder / "import" / "numaserve" / name).symlink_to(place)
+    try:
+        scripts = [] if sys.argv[1:] == ["stages"] else ["ray_cluster.py"]
+        scripts += ["ray_stages.py"] if sys.argv[1:] in ([], ["stages"]) else []
+        return max([_run(python, script, folder) for script in scripts])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(python: Path, script: str, folder: Path) -> int:
+    """Run a script in Ray's environment; its exit status."""
     process = subprocess.Popen(
-        [str(python), str(Path(__file__).with_name("ray_cluster.py")), str(folder), sys.executable, *sys.argv[1:]],
+        [str(python), str(Path(__file__).with_name(script)), str(folder), sys.executable, *sys.argv[1:]],
         env=_environment(folder),
         start_new_session=True,
     )
@@ -37,7 +47,6 @@ def main() -> int:
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
 OPTIONS = ("--tp", "2", "--context-length", "256", "--image-memory-gib", "0.05", "--max-images", "4")
-OPTIONS += ("--max-image-pixels", "7744")  # what a tile of SmolVLM needs
+PIXELS = {"idefics3": "16384"}  # of a tile; others have at most as many as SmolVLM's
 # GiB of 9 pages, of which a request needs 4 in the end.
 FEW_PAGES = {"smolvlm": "0.0003", "qwen3_vl": "0.00045"}
 SIZES = [(50, 50), (200, 150), (300, 88), (88, 300), (60, 61), (120, 90)]
@@ -79,6 +79,10 @@ async def answers(server: RealServer, asked: list[dict[str, Any]], victim: int |
     return found
 
 
+def options(name: str) -> tuple[str, ...]:
+    return (*OPTIONS, "--max-image-pixels", PIXELS.get(name, "7744"))
+
+
 def saved(name: str, folder: Path) -> str:
     """Save the model of a case with its tokenizer."""
     (kind,) = (kind for kind in KINDS if name in kind.CASES)
@@ -97,7 +101,7 @@ def alone(server: RealServer, asked: list[dict[str, Any]]) -> list[list[Any]]:
 @pytest.mark.parametrize("name", [name for kind in KINDS for name in kind.CASES if name not in FEW_PAGES])
 def test_a_death_changes_no_bit_of_answers_about_images(name: str, tmp_path: Path) -> None:
     asked = requests()
-    with RealServer(*OPTIONS, "--kv-cache-gib", "0.05", model=saved(name, tmp_path)) as server:
+    with RealServer(*options(name), "--kv-cache-gib", "0.05", model=saved(name, tmp_path)) as server:
         undisturbed = alone(server, asked)
         assert asyncio.run(answers(server, asked, server.worker_pids()[1])) == undisturbed
         assert server.metrics()["worker_restarts_total signal"] == 1
@@ -106,11 +110,11 @@ def test_a_death_changes_no_bit_of_answers_about_images(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ["smolvlm", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
 def test_deaths_retractions_and_draft_tokens_change_no_bit_of_answers_about_images(name: str, tmp_path: Path) -> None:
     model, asked = saved(name, tmp_path), requests()
-    with RealServer(*OPTIONS, "--kv-cache-gib", "0.05", model=model) as server:
+    with RealServer(*options(name), "--kv-cache-gib", "0.05", model=model) as server:
         undisturbed = alone(server, asked)
     # A draft model that could see is given no image.
     few = "--kv-cache-gib", FEW_PAGES[name]
-    with RealServer(*OPTIONS, *few, "--draft-model", model, model=model) as server:
+    with RealServer(*options(name), *few, "--draft-model", model, model=model) as server:
         assert asyncio.run(answers(server, asked, server.worker_pids()[1])) == undisturbed
         for _ in range(MOST_PASSES):
             assert asyncio.run(answers(server, asked)) == undisturbed

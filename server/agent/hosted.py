@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from numaserve.workers.interface.host_links import Address
 from numaserve.workers.interface.protocol import Launch, WeightsCache
 
 _BACKLOG = 8
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class HostedStage:
     def start(self, message: StartStage) -> None:
         """Start the workers. Raises `ValueError` for launches that are not those of this stage."""
         ranks = len(self._rows)
-        if self._group is not None or [each.rank for each in message.launches] != list(range(ranks)):
+        if self._starting is not None or [each.rank for each in message.launches] != list(range(ranks)):
             raise ValueError("the stage has been started, or its launches are not those of the claim")
         tp = message.launches[0].world_size
         board = partial(create_mask_board, message.mask_rows, message.vocabulary) if message.mask_rows else None
@@ -97,8 +100,7 @@ class HostedStage:
             loaded=lambda done, total: self._send(Loaded(done, total)),
             starved=lambda _seconds, _elapsed: None,
         )
-        self._group = WorkerGroup(spec, hooks, self._failed)
-        self._starting = asyncio.get_running_loop().create_task(self._start(self._group))
+        self._starting = asyncio.get_running_loop().create_task(self._start(spec, hooks))
 
     def pass_on(self, message: ToWorkers) -> None:
         """Send a message to every rank."""
@@ -142,13 +144,18 @@ class HostedStage:
             weights_cache=WeightsCache(str(weights_cache_folder()), limit) if limit else None,
         )
 
-    async def _start(self, group: WorkerGroup) -> None:
+    async def _start(self, spec: GroupSpec, hooks: GroupHooks) -> None:
         try:
-            await group.start()
+            self._group = WorkerGroup(spec, hooks, self._failed)
+            await self._group.start()
         except GroupFailed as error:
             self._failed(error.death)
+        except Exception as error:
+            # Of whatever kind: the front end waits for the workers as long as beats come.
+            _log.exception("the workers could not be started")
+            self._failed(Death("failure", f"the agent could not start the workers: {error}"))
         else:
-            self._send(Started(group.pids))
+            self._send(Started(self._group.pids))
 
     def _failed(self, death: Death) -> None:
         self._send(Failed(death.reason, death.message))

@@ -22,7 +22,10 @@ from numaserve.server.supervisor.agent_messages import (
     Beat,
     Claim,
     Claimed,
+    Failed,
+    FromAgent,
     Refused,
+    StartStage,
     decode_from_agent,
     encode_message,
     own_version,
@@ -30,9 +33,11 @@ from numaserve.server.supervisor.agent_messages import (
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.host_links import PART_BYTES, Address, KeyPair, connect, listen, new_keys
+from numaserve.workers.interface.protocol import Launch
 from zmq.utils.monitor import recv_monitor_message
 
 from tests.support.chat_model import write_model
+from tests.support.plan_limits import capacity
 
 _PATIENCE_MS = 20_000
 OUTCOMES = {zmq.Event.HANDSHAKE_SUCCEEDED, zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.DISCONNECTED}
@@ -276,3 +281,18 @@ def test_a_key_may_be_a_credential_of_systemd(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "agent.key").chmod(0o440)  # as systemd shows one that the user of a service may read
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert read_key_file(Path("agent.key")) == keys
+
+
+async def test_a_front_end_hears_of_workers_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_folder(*_: object) -> None:
+        raise OperatorError("no directory is usable")
+
+    monkeypatch.setattr(hosted, "WorkerGroup", without_folder)
+    heard: asyncio.Queue[FromAgent] = asyncio.Queue()
+    stage = hosted.HostedStage(HostOptions(Address("127.0.0.1", 0), 0, 0), 1, heard.put_nowait, lambda: None)
+    launch = Launch(0, 1, "m", [[0]], [0], [1], capacity(), -1, 0, 5.0)
+    stage.start(StartStage([launch], 1, 4096, 0, 0))
+    failed = await asyncio.wait_for(heard.get(), 10)
+    assert isinstance(failed, Failed)
+    assert failed.message.endswith("no directory is usable")
+    await stage.end()

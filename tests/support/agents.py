@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,14 @@ class RunningAgent:
         self.allowed.write_text(f"{self.front_end.public}  # of the test\n")
         self.log = folder / "agent.log"
         self.address = Address("127.0.0.1", 0)
+        self._sockets = tempfile.mkdtemp(prefix="ns-")  # short: socket paths have a limit
         self.start()
 
     def start(self) -> None:
         """Start the process; after the first time at the same port."""
         options = ["--listen", str(self.address), "--key-file", str(self.folder / "agent.key"), "--rows-port", "0"]
         options += ["--front-ends", str(self.allowed), "--weights-cache-gib", "0"]
-        own = {"XDG_CACHE_HOME": str(self.folder / "cache"), "TMPDIR": str(self.folder)}
+        own = {"XDG_CACHE_HOME": str(self.folder / "cache"), "TMPDIR": self._sockets}
         with self.log.open("a") as log:
             self.process: Any = forked_or_executed(
                 [sys.executable, "-m", "numaserve.server.cli.main", "agent", *options],
@@ -71,6 +74,7 @@ class RunningAgent:
             self.process.terminate()
             self.process.wait(10)
         self.kill()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def __enter__(self) -> RunningAgent:
         return self

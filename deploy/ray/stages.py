@@ -1,8 +1,8 @@
 """`python -m numaserve.ray.stages MODEL --hosts N [-- OPTIONS]`: a model over several hosts of a Ray cluster.
 
 Ray places an agent on each host but this one and starts it again when it ends. Everything else goes from the server,
-which runs here, to its agents. When an agent comes back on its host, requests resume. When Ray had to choose another
-host, the server is started anew.
+which runs here, to its agents. When an agent restarts on its host, requests resume. When Ray has to replace a host, the
+server restarts too.
 """
 
 from __future__ import annotations

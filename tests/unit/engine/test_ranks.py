@@ -33,7 +33,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ranks(metrics: Metrics, clock: Clock) -> Ranks:
-    return Ranks(make_deployment(OPTIONS, configured(), machine(4)).launches, metrics, clock)
+    return Ranks(make_deployment(OPTIONS, configured(), machine(4)).launches, metrics, clock, ())
 
 
 def shown_bytes(metrics: Metrics) -> float | None:

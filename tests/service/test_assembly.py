@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from httpx import AsyncClient
-from numaserve.server.config.serve import load_config
+from numaserve.server.config.serve import ServeConfig, load_config
 from numaserve.server.connection.listen import internet_listener
 from numaserve.server.engine.config import EngineCallbacks
+from numaserve.server.engine.engine import Engine
 from numaserve.server.generation.purpose import Embeds, Generates
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
@@ -21,7 +22,7 @@ from numaserve.server.service.http import HttpServer
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.structured.vocabulary import Vocabulary
-from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.deployment import Deployment, make_deployment
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.byte_tokenizer import ByteTokenizer
@@ -31,12 +32,18 @@ from tests.support.machines import machine
 A_MOMENT = 0.2
 
 
+def engine_of(config: ServeConfig, deployment: Deployment) -> Engine:
+    """An engine that is not started, with what of a checked server it is made of."""
+    named = {"name": "some", "tokenizer": ByteTokenizer(), "metrics": Metrics("some"), "vocab_size": 100}
+    without: dict[str, Any] = {"drafters": (), "kv_disk": None, "hosts": ()}
+    checked: Any = SimpleNamespace(config=config, deployment=deployment, **named, **without)
+    return make_engine(checked, EngineCallbacks(), ["true"])
+
+
 def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     config = load_config({"model": "demo", "chunked_prefill_size": 16, "max_running_requests": 64})
     deployment = make_deployment(deployment_options(config, Path("model"), None), configured(), machine(4))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
-    assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
+    assert engine_of(config, deployment).server_info()["max_running_requests"] == 64
 
 
 @pytest.mark.parametrize(("given", "most", "first"), [({}, 2048, 512), ({"chunked_prefill_size": 1024}, 1024, 1024)])
@@ -45,9 +52,7 @@ def test_steps_may_become_longer_than_the_first_ones_unless_their_size_is_given(
 ) -> None:
     config = load_config({"model": "demo", **given})
     deployment = make_deployment(deployment_options(config, Path("model"), None), configured(), machine(4))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
-    info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
+    info = engine_of(config, deployment).server_info()
     assert (info["chunked_prefill_size"], info["step_tokens"]) == (most, first)
 
 
@@ -55,18 +60,14 @@ def test_steps_may_become_longer_than_the_first_ones_unless_their_size_is_given(
 def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(given: dict[str, int], runs: int) -> None:
     config = load_config({"model": "demo", **given})
     deployment = make_deployment(deployment_options(config, Path("model"), None), recurrent(), machine(4, free_gib=6))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
-    assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == runs
+    assert engine_of(config, deployment).server_info()["max_running_requests"] == runs
 
 
 def test_the_scheduler_has_the_window_tables_of_the_workers() -> None:
     config = load_config({"model": "demo"})
     model = configured("MistralForCausalLM", sliding_window=512)
     deployment = make_deployment(deployment_options(config, Path("model"), None), model, machine(4))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
-    (shown,) = make_engine(checked, EngineCallbacks(), ["true"]).server_info()["window_tables"]
+    (shown,) = engine_of(config, deployment).server_info()["window_tables"]
     assert shown["num_pages"] == deployment.launches[0].capacity.window_pages[0]
 
 
@@ -80,9 +81,7 @@ def test_scheduler_and_workers_have_the_same_limits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("numaserve.server.service.assembly.Scheduler", scheduler)
     config = load_config({"model": "demo", "tp": 2, "speculative": ["suffix"]})
     deployment = make_deployment(deployment_options(config, Path("model"), None), recurrent(), machine(2, 2))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
-    make_engine(checked, EngineCallbacks(), ["true"])
+    engine_of(config, deployment)
     assert deployment.capacity.num_snapshots > 0 < deployment.capacity.max_drafts
     assert [each.capacity for each in (*made, *deployment.launches)] == [deployment.capacity] * 3
 
@@ -126,9 +125,7 @@ def test_a_bidirectional_model_has_its_prompts_packed_into_chunks_and_caches_non
     config = load_config({"model": "demo", "task": "embed", "chunked_prefill_size": 256})
     model = bidirectional(max_position_embeddings=8192)
     deployment = make_deployment(deployment_options(config, Path("model"), None), model, machine(4))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
-    checked: Any = SimpleNamespace(**parts, kv_disk=None, metrics=Metrics("some"), vocab_size=100)
-    info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
+    info = engine_of(config, deployment).server_info()
     assert (info["chunked_prefill_size"], info["context_length"]) == (256, 8192)
     assert info["enable_prefix_cache"] is False
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from numaserve.workers.layers.any_size_tower import AnySizeTower
 from numaserve.workers.layers.grid_tower import TAPS
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.norm import LayerNorm
 from numaserve.workers.layers.parameters import MatrixParameter, Order, Parameter, Part, Source, VectorParameter, vector
-from numaserve.workers.layers.pooled_tower import AXES, PlacedEmbedding, Pooler
+from numaserve.workers.layers.pooled_tower import AXES, PlacedEmbedding, PlacedTower
 from numaserve.workers.layers.vision import FEATURES, PATCHES
 
 if TYPE_CHECKING:
@@ -81,31 +80,10 @@ class NormedEmbedding(PlacedEmbedding):
 
 
 @dataclass(frozen=True)
-class PatchTower(AnySizeTower):
+class PatchTower(PlacedTower):
     """A tower without blocks. A patch becomes a feature."""
 
     embedding: NormedEmbedding
-    pooler: Pooler
-
-    @property
-    def children(self) -> list[Layer]:
-        """See `Layer`: in the order of the forward pass."""
-        return [self.embedding, self.pooler]
-
-    @property
-    def patch(self) -> int:
-        """See `Tower`."""
-        return self.embedding.patch
-
-    @property
-    def hidden(self) -> int:
-        """See `Tower`."""
-        return self.embedding.positions.hidden
-
-    @property
-    def side(self) -> int:
-        """See `AnySizeTower`."""
-        return self.embedding.places
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """See `Tower`."""
@@ -115,7 +93,3 @@ class PatchTower(AnySizeTower):
     def scratch_columns(self, part: RankPart) -> int:
         """See `Layer`: pixels in fp32 and bf16, and norms and features in both."""
         return 2 * self.embedding.pixels + 3 * self.hidden + 2 * self.pooler.outputs
-
-    def message_columns(self, part: RankPart) -> int:
-        """See `Layer`: its own residual stream is not that of the decoder."""
-        return max(super().message_columns(part), self.hidden, self.pooler.outputs)

@@ -159,12 +159,11 @@ class Pooler(Layer):
 
 
 @dataclass(frozen=True)
-class PooledTower(AnySizeTower):
-    """A tower whose patches are rotated by their columns and rows, and whose features are means of squares."""
+class PlacedTower(AnySizeTower):
+    """A tower whose patches have positions by column and row, and whose features are means of squares."""
 
     embedding: PlacedEmbedding
     pooler: Pooler
-    rope: RopeConfig  # of a coordinate, for half of the pairs of a head
 
     @property
     def children(self) -> list[Layer]:
@@ -185,6 +184,17 @@ class PooledTower(AnySizeTower):
     def side(self) -> int:
         """See `AnySizeTower`."""
         return self.embedding.places
+
+    def message_columns(self, part: RankPart) -> int:
+        """See `Layer`: its own residual stream is not that of the decoder."""
+        return max(super().message_columns(part), self.hidden, self.pooler.outputs)
+
+
+@dataclass(frozen=True)
+class PooledTower(PlacedTower):
+    """A tower whose blocks rotate patches by their columns and rows."""
+
+    rope: RopeConfig  # of a coordinate, for half of the pairs of a head
 
     @property
     def rotations(self) -> tuple[RopeConfig, ...]:
@@ -209,7 +219,3 @@ class PooledTower(AnySizeTower):
         """See `Layer`. Pixels are there in fp32 and bf16, and the residual stream next to clipped sums."""
         most = max(block.scratch_columns(part) for block in self.blocks)
         return most + 2 * self.embedding.pixels + 4 * self.hidden + 2 * self.pooler.outputs
-
-    def message_columns(self, part: RankPart) -> int:
-        """See `Layer`: its own residual stream is not that of the decoder."""
-        return max(super().message_columns(part), self.hidden, self.pooler.outputs)

@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
 from tests.support import checkpoints, gemma4
-from tests.support.gemma_vision import BEGIN, END, IMAGE_TOKEN, Pixels, save_tokenizer
+from tests.support.gemma_vision import BEGIN, END, IMAGE_TOKEN, Pixels
 from tests.support.source_functions import functions_of
+from tests.support.tokenizer_builders import save_image_tokenizer
 
 BEGINS, ENDS, PLACEHOLDER = "<|image>", "<image|>", "<|image|>"
 PATCH, ROWS = 8, 280  # pixels of a side, and rows of features of the largest image
@@ -137,7 +138,7 @@ def save(model: hf.PreTrainedModel, folder: Path) -> Path:
 def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as published ones do."""
     save(model, folder)
-    save_tokenizer(folder, [BEGINS, ENDS, PLACEHOLDER], TEMPLATE)
+    save_image_tokenizer(folder, [BEGINS, ENDS, PLACEHOLDER], IMAGE_TOKEN, TEMPLATE)
     return folder
 
 

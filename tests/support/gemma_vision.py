@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
 from tests.support import checkpoints
-from tests.support.tokenizer_builders import byte_level_backend
+from tests.support.tokenizer_builders import save_image_tokenizer
 
 BEGIN, END, IMAGE_TOKEN = 495, 496, 497
 BEGINS, ENDS, PLACEHOLDER = "<start_of_image>", "<end_of_image>", "<image_soft_token>"
@@ -90,17 +90,8 @@ def save(model: hf.PreTrainedModel, folder: Path) -> Path:
 def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as published ones do."""
     save(model, folder)
-    save_tokenizer(folder, [BEGINS, ENDS, PLACEHOLDER], TEMPLATE)
+    save_image_tokenizer(folder, [BEGINS, ENDS, PLACEHOLDER], IMAGE_TOKEN, TEMPLATE)
     return folder
-
-
-def save_tokenizer(folder: Path, special: Sequence[str], template: str) -> None:
-    """Write a tokenizer whose last tokens are the `special` ones, and a chat template."""
-    backend = byte_level_backend()
-    unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
-    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
 
 
 def features_of(config: hf.PreTrainedConfig) -> int:

@@ -15,7 +15,7 @@ from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import P
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tests.support import checkpoints
-from tests.support.tokenizer_builders import byte_level_backend
+from tests.support.tokenizer_builders import save_image_tokenizer
 
 IMAGE_TOKEN = 497
 PATCH, FACTOR = 4, 2
@@ -229,13 +229,8 @@ def _turn_experts(file: Path) -> None:
 def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as published ones do."""
     save(model, folder)
-    backend = byte_level_backend()
     form = form_of(model.config)
-    special = form.special
-    unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
-    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": form.template}))
+    save_image_tokenizer(folder, form.special, IMAGE_TOKEN, form.template)
     return folder
 
 

@@ -14,7 +14,7 @@ from tests.support import checkpoints
 from tests.support.families.row import LATENT_HEADS, rope
 from tests.support.grid_vision import IMAGE_TOKEN, SQUARE, Pixels
 from tests.support.source_functions import functions_of
-from tests.support.tokenizer_builders import byte_level_backend
+from tests.support.tokenizer_builders import save_image_tokenizer
 
 PATCH, FACTOR = 4, 2  # pixels of a side, and patches of one
 PATCHES, LONGEST = 400, 512  # of an image, and of its edge: files do not state the latter
@@ -114,13 +114,9 @@ def save(model: hf.PreTrainedModel, folder: Path) -> Path:
 def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as the published one does."""
     save(model, folder)
-    backend = byte_level_backend()
     turns = ["<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"]
     special = [*turns, BEGIN, CONTENT, END, PLACEHOLDER]
-    unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
-    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    save_image_tokenizer(folder, special, IMAGE_TOKEN, TEMPLATE)
     return folder
 
 

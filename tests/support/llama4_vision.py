@@ -9,7 +9,7 @@ import transformers as hf
 
 from tests.support import checkpoints
 from tests.support.families.row import LLAMA4, rope
-from tests.support.tokenizer_builders import byte_level_backend
+from tests.support.tokenizer_builders import save_image_tokenizer
 from tests.support.vision import Pixels
 
 IMAGE_TOKEN = 497
@@ -93,13 +93,9 @@ def save(model: hf.PreTrainedModel, folder: Path) -> Path:
 def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as the published one does."""
     save(model, folder)
-    backend = byte_level_backend()
     marks = ["<|header_start|>", "<|header_end|>", "<|eot|>"]
     special = [*marks, BEGIN, END, NEXT, ROW_END, MARKER, PLACEHOLDER]
-    unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
-    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    save_image_tokenizer(folder, special, IMAGE_TOKEN, TEMPLATE)
     return folder
 
 

@@ -13,7 +13,7 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from tests.support import checkpoints
 from tests.support.families.row import LATENT_HEADS, MINISTRAL, rope
 from tests.support.grid_vision import IMAGE_TOKEN, SQUARE, Pixels
-from tests.support.tokenizer_builders import byte_level_backend
+from tests.support.tokenizer_builders import save_image_tokenizer
 
 EDGE = 10 * SQUARE  # pixels, the longest of an image
 PLACEHOLDER, BREAK, END, EOS = "[IMG]", "[IMG_BREAK]", "[IMG_END]", "</s>"
@@ -173,13 +173,9 @@ def in_store(images: Sequence[Pixels]) -> Pixels:
 def save_served(model: hf.PreTrainedModel, folder: Path) -> Path:
     """Save a model with a tokenizer, and with a chat template that writes images as that of Mistral Small 3.1 does."""
     save(model, folder)
-    backend = byte_level_backend()
     marks = ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
     special = [*marks, BREAK, END, PLACEHOLDER]
-    unused = range(backend.get_vocab_size(), IMAGE_TOKEN + 1 - len(special))
-    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": EOS}))
+    save_image_tokenizer(folder, special, IMAGE_TOKEN, TEMPLATE, eos_token=EOS)
     return folder
 
 

@@ -1,6 +1,7 @@
 """Tiny tokenizers, made on the spot."""
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def byte_level_backend() -> tokenizers.Tokenizer:
     )
     backend.train_from_iterator(SAMPLES * 3, trainer)
     return backend
+
+
+def save_image_tokenizer(folder: Path, special: Sequence[str], last: int, template: str, **settings: str) -> None:
+    """Write a tokenizer whose last tokens up to the id `last` are the `special` ones, and a chat template."""
+    backend = byte_level_backend()
+    unused = range(backend.get_vocab_size(), last + 1 - len(special))
+    backend.add_special_tokens([*(f"<unused_{index}>" for index in unused), *special])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, **settings}))
 
 
 def sentencepiece_backend() -> tokenizers.Tokenizer:

@@ -11,7 +11,7 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from PIL import Image
 
 from tests.support import checkpoints, gemma4_vision, gemma_vision
-from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
+from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, assert_second_turn_finds, user
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
@@ -85,13 +85,7 @@ def test_images_give_the_probabilities_of_transformers(served: Served) -> None:
 
 def test_a_second_turn_finds_the_image(served: Served) -> None:
     _, _, server = served
-    image = image_part(in_file(pattern(70, 110)))
-    first = ask(server, user(TEXT, image, AFTER), tokens=4)
-    answer = first.json()["choices"][0]["message"]["content"] or "a"
-    turns = user(TEXT, image, AFTER), {"role": "assistant", "content": answer}, user(TEXT)
-    second, again = (ask(server, *turns) for _ in range(2))
-    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
-    assert likeliest(second) == likeliest(again)
+    assert_second_turn_finds(server, TEXT, image_part(in_file(pattern(70, 110))), AFTER)
 
 
 def test_texts_that_stand_for_images_are_refused(served: Served) -> None:

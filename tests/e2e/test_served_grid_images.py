@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.interface.protocol import PAGE_SIZE
 from PIL import Image
 
 from tests.support import checkpoints, grid_vision
-from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
+from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, assert_second_turn_finds, user
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
@@ -71,13 +70,7 @@ def test_images_of_any_size_give_the_probabilities_of_transformers(
 
 
 def test_a_second_turn_finds_the_image(served: Served) -> None:
-    image = image_part(in_file(pattern(70, 110)))
-    first = ask(served.server, user(image, TEXT), tokens=4)
-    answer = first.json()["choices"][0]["message"]["content"] or "a"
-    turns = user(image, TEXT), {"role": "assistant", "content": answer}, user(TEXT)
-    second, again = (ask(served.server, *turns) for _ in range(2))
-    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
-    assert likeliest(second) == likeliest(again)
+    assert_second_turn_finds(served.server, image_part(in_file(pattern(70, 110))), TEXT)
 
 
 def test_few_details_have_the_fewest_tokens(served: Served) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.interface.protocol import PAGE_SIZE
 from PIL import Image
 
 from tests.support import checkpoints, grid_vision, kimi_vision
-from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
+from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, assert_second_turn_finds, user
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
@@ -59,13 +58,7 @@ def test_images_give_the_probabilities_of_transformers(
 
 
 def test_a_second_turn_finds_the_image(server: RealServer) -> None:
-    image = image_part(in_file(pattern(70, 110)))
-    first = ask(server, user(image, TEXT), tokens=4)
-    answer = first.json()["choices"][0]["message"]["content"] or "a"
-    turns = user(image, TEXT), {"role": "assistant", "content": answer}, user(TEXT)
-    second, again = (ask(server, *turns) for _ in range(2))
-    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
-    assert likeliest(second) == likeliest(again)
+    assert_second_turn_finds(server, image_part(in_file(pattern(70, 110))), TEXT)
 
 
 def test_few_details_have_fewer_tokens(server: RealServer) -> None:

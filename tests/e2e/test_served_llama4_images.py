@@ -10,12 +10,11 @@ import torch
 import transformers as hf
 from numaserve.server.images.pixels import to_tiles
 from numaserve.server.images.types import ImageLimits
-from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.models.load import load_model_config
 from PIL import Image
 
 from tests.support import checkpoints, llama4_vision
-from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, likeliest, user
+from tests.support.image_chat import TEXT, TOP, ask, assert_answers_twice, assert_second_turn_finds, user
 from tests.support.image_files import image_part, in_file, pattern
 from tests.support.real_server import RealServer
 
@@ -68,13 +67,7 @@ def test_an_image_gives_the_probabilities_of_transformers(
 
 
 def test_a_second_turn_finds_the_image(server: RealServer) -> None:
-    image = image_part(in_file(pattern(70, 110)))
-    first = ask(server, user(image, TEXT), tokens=4)
-    answer = first.json()["choices"][0]["message"]["content"] or "a"
-    turns = user(image, TEXT), {"role": "assistant", "content": answer}, user(TEXT)
-    second, again = (ask(server, *turns) for _ in range(2))
-    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
-    assert likeliest(second) == likeliest(again)
+    assert_second_turn_finds(server, image_part(in_file(pattern(70, 110))), TEXT)
 
 
 @pytest.mark.parametrize("text", [llama4_vision.MARKER, llama4_vision.PLACEHOLDER])

@@ -41,3 +41,14 @@ def assert_answers_twice(
     assert [usage["prompt_tokens"] for usage in usages] == [tokens, tokens]
     cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
     assert [count > 0 for count in cached] == [False, tokens > PAGE_SIZE]
+
+
+def assert_second_turn_finds(server: RealServer, *parts: Any) -> None:
+    """Ask about `parts`, among them an image, and go on twice. The second turn finds a page of the prompt or more, and
+    both have the same log-probabilities."""
+    first = ask(server, user(*parts), tokens=4)
+    answer = first.json()["choices"][0]["message"]["content"] or "a"
+    turns = user(*parts), {"role": "assistant", "content": answer}, user(TEXT)
+    second, again = (ask(server, *turns) for _ in range(2))
+    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= PAGE_SIZE
+    assert likeliest(second) == likeliest(again)

@@ -8,8 +8,15 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
+
+
+def command_on(cores: Sequence[int], command: Sequence[str]) -> list[str]:
+    """Return the command that executes `command` on `cores`, as a child of this process that ends with it."""
+    place = str(os.getpid()), ",".join(map(str, cores))
+    return [sys.executable, "-P", "-m", "numaserve.ray.launch", *place, *command]
 
 
 def main() -> None:

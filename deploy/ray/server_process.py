@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
+from numaserve.ray.launch import command_on
 from numaserve.server.client.unix_session import open_session
 
 logger = logging.getLogger("ray.serve")
@@ -45,10 +44,7 @@ class ServerProcess:
         *,
         lost: Callable[[], None],
     ) -> None:
-        self._command = [
-            *(sys.executable, "-P", "-m", "numaserve.ray.launch", str(os.getpid()), ",".join(map(str, cores))),
-            *(*command, "--uds", str(socket)),
-        ]
+        self._command = command_on(cores, [*command, "--uds", str(socket)])
         self._descriptors = tuple(descriptors)
         self._lost = lost
         self._wanted = False  # true from the server's readiness to `stop`

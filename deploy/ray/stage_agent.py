@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from numaserve.ray.launch import command_on
 from numaserve.ray.nodes import Claim, NoNodes
 from ray.util import get_node_ip_address
 
@@ -69,15 +69,11 @@ class StageAgent:
     def _start(self, folder: Path, nodes: int, nodes_folder: Path) -> Place:
         known = folder / "address"
         listen = known.read_text() if known.exists() else f"{get_node_ip_address()}:0"
+        keys = "--key-file", str(folder / "agent.key"), "--front-ends", str(folder / "front-ends")
         claim = Claim.take(nodes, nodes_folder)
         try:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "numaserve.ray.launch", str(os.getpid())),
-                    *(",".join(map(str, claim.cores)), *self._command, "agent", "--listen", listen),
-                    *("--key-file", str(folder / "agent.key"), "--front-ends", str(folder / "front-ends")),
-                    *("--rows-port", "0"),
-                ],
+                command_on(claim.cores, [*self._command, "agent", "--listen", listen, *keys, "--rows-port", "0"]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from numaserve.ray.launch import command_on
 from numaserve.ray.nodes import RESOURCE, Claim
 from numaserve.ray.stage_agent import Place, StageAgent
 from ray.exceptions import GetTimeoutError, RayError
@@ -127,14 +127,11 @@ class _Stages:
         stages = ["here", *({"agent": each.address, "public-key": each.public_key} for each in places)]
         hosts = self._folder / "hosts.yaml"
         hosts.write_text(json.dumps({"key-file": str(self._folder / "front-end.key"), "stages": stages}))
+        served = "serve", self._given.model, "--hosts", str(hosts)
         claim = Claim.take(self._given.nodes, Path(self._given.nodes_folder))
         try:
             self._server = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "numaserve.ray.launch", str(os.getpid())),
-                    *(",".join(map(str, claim.cores)), *self._given.command, "serve", self._given.model),
-                    *("--hosts", str(hosts), *self._given.options),
-                ],
+                command_on(claim.cores, [*self._given.command, *served, *self._given.options]),
                 pass_fds=claim.descriptors,
             )
         finally:

@@ -8,6 +8,8 @@ from pathlib import Path
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
+from tests.support.families.row import LATENT_HEADS, rope, sizes
+
 # The names that transformers 5.24 writes, which no version of it reads, and the published names.
 _NAMES = (
     ("model.language_model.", "language_model.model."),
@@ -18,6 +20,25 @@ _NAMES = (
 # transformers 5.24 names a dense MLP of Kimi Linear as experts are named, and does not find it there.
 _DENSE = re.compile(r"\.block_sparse_moe\.(gate|up|down)_proj\b")
 _VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def k25_text(hidden: int, heads: int, *, n_routed_experts: int) -> hf.DeepseekV3Config:
+    """The configuration of the text model of Kimi K2.5, with as many heads of keys as of queries."""
+    latent = {"q_lora_rank": 48, "kv_lora_rank": 64}
+    experts = {"n_routed_experts": n_routed_experts, "n_shared_experts": 1}
+    return hf.DeepseekV3Config(
+        **sizes(hidden, heads, heads, 160, layers=3, **latent, **experts),
+        **LATENT_HEADS,
+        **rope("yarn", factor=64.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0),
+        rms_norm_eps=1e-5,
+        first_k_dense_replace=1,
+        moe_intermediate_size=72,
+        num_experts_per_tok=4,
+        n_group=1,
+        topk_group=1,
+        routed_scaling_factor=2.827,
+        num_nextn_predict_layers=0,
+    )
 
 
 def kimi_around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:

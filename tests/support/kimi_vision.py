@@ -10,8 +10,7 @@ import torch
 import transformers as hf
 from PIL import Image
 
-from tests.support import checkpoints
-from tests.support.families.row import LATENT_HEADS, rope
+from tests.support import checkpoints, kimi
 from tests.support.grid_vision import IMAGE_TOKEN, SQUARE, Pixels
 from tests.support.source_functions import functions_of
 from tests.support.tokenizer_builders import save_image_tokenizer
@@ -42,21 +41,7 @@ TEMPLATE = """{%- macro render_content(msg) -%}
 
 def config() -> hf.PreTrainedConfig:
     """Return its configuration. Heads that no number of ranks divides, widths that are no multiple of a tile."""
-    text = hf.DeepseekV3Config(
-        **checkpoints.sizes(
-            96, 5, 5, 160, layers=3, q_lora_rank=48, kv_lora_rank=64, n_routed_experts=12, n_shared_experts=1
-        ),
-        **LATENT_HEADS,
-        **rope("yarn", factor=64.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0),
-        rms_norm_eps=1e-5,
-        first_k_dense_replace=1,
-        moe_intermediate_size=72,
-        num_experts_per_tok=4,
-        n_group=1,
-        topk_group=1,
-        routed_scaling_factor=2.827,
-        num_nextn_predict_layers=0,
-    )
+    text = kimi.k25_text(96, 5, n_routed_experts=12)
     vision = {
         "hidden_size": 120,
         "intermediate_size": 136,

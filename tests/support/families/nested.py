@@ -54,23 +54,5 @@ NESTED = {
             ),
         )
     ),
-    "kimi_k25": Row(
-        lambda: kimi.kimi_around(
-            hf.DeepseekV3Config(
-                **sizes(
-                    128, 4, 4, 160, layers=3, q_lora_rank=48, kv_lora_rank=64, n_routed_experts=20, n_shared_experts=1
-                ),
-                **LATENT_HEADS,
-                **rope("yarn", factor=64.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0),
-                rms_norm_eps=1e-5,
-                first_k_dense_replace=1,
-                moe_intermediate_size=72,
-                num_experts_per_tok=4,
-                n_group=1,
-                topk_group=1,
-                routed_scaling_factor=2.827,
-                num_nextn_predict_layers=0,
-            )
-        )
-    ),
+    "kimi_k25": Row(lambda: kimi.kimi_around(kimi.k25_text(128, 4, n_routed_experts=20))),
 }

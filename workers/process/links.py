@@ -6,6 +6,9 @@ that no rank has to forward any.
 A stage runs the plans in their order, and sends one message for each: the rows of the step, or, for a plan that it has
 refused, none. The next stage then refuses the plan too, before it has changed anything.
 
+A rank is ready when the next stage's rank has shown its key. So a launch never serves over a link that is down: its
+first step would fail too, and the requests of that step would be taken for the cause.
+
 Stages of one host have sockets in a folder of the front end, and stages of different hosts have encrypted links. The
 key of the listening rank is new in each launch, and its public part reaches the rank before alone. So no other process
 can open the link, not even a rank of an earlier launch.
@@ -13,6 +16,7 @@ can open the link, not even a rank of an earlier launch.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 
@@ -26,7 +30,10 @@ from numaserve.workers.program.outside import Rows
 _HEADER = struct.Struct("<qq")  # step id; rows, or -1 for a plan that was refused
 _REFUSED = -1
 _LOOK_MS = 500  # time between two looks at the front end while a stage waits for rows
+_FIRST_REPORT, _REPORTS = 4, 60  # looks before the first log line about a link that is not open, and between two lines
 _MAX_WAITING = 8  # messages, more than plans are in flight
+
+logger = logging.getLogger(__name__)
 
 
 class RowsLost(Exception):
@@ -41,6 +48,8 @@ class StageLinks:
         self._context = zmq.Context()
         self._from = self._socket(zmq.PULL) if launch.rows_from else None
         self._to = self._socket(zmq.PUSH) if launch.rows_to else None
+        self._next = launch.rows_to
+        self._opened = None if self._to is None else self._to.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         if self._from is not None:
             if launch.rows_secret:
                 listen(self._from, parse_address(launch.rows_from), launch.rows_secret, launch.rows_fd)
@@ -61,6 +70,24 @@ class StageLinks:
     def is_last(self) -> bool:
         """Whether no stage is after this one."""
         return self._to is None
+
+    def open(self, waiting: Callable[[], None]) -> None:
+        """Wait until the link to the next stage is open, if there is one. `waiting` is called twice a second."""
+        if self._to is None or self._opened is None:
+            return
+        looks = 0
+        while not self._opened.poll(_LOOK_MS):
+            self._check()
+            waiting()
+            looks += 1
+            if looks % _REPORTS == _FIRST_REPORT:
+                logger.warning(
+                    "no connection to the next stage at %s; trying again until there is one. Open the port to this host",
+                    self._next,
+                )
+        self._to.disable_monitor()
+        self._opened.close()
+        self._opened = None
 
     def receive(self, step_id: int, out: Rows) -> None:
         """Wait for the rows of a step, and write them to `out`, fp32 [tokens, columns].

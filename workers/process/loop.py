@@ -146,6 +146,9 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
 
     links = StageLinks(launch, mailbox.check) if launch.settings.stages > 1 else None
     model = RankModel(launch, node, report, mailbox.wake, links)
+    if links is not None:
+        loaded = LoadProgress(launch.rank, model.weight_bytes, model.weight_bytes)
+        links.open(lambda: mailbox.send(loaded))  # the deadline of loading begins again
     mailbox.send(
         Ready(
             rank=launch.rank,

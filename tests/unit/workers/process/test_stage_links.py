@@ -45,6 +45,8 @@ def launches() -> tuple[Launch, Launch]:
 @pytest.fixture
 def links(launches: tuple[Launch, Launch]) -> Iterator[tuple[StageLinks, StageLinks]]:
     first, second = (StageLinks(each, looks(100)) for each in launches)
+    for each in (first, second):
+        each.open(lambda: None)
     yield first, second
     first.close()
     second.close()
@@ -86,6 +88,8 @@ def test_rows_that_are_lost_end_the_launch(links: tuple[StageLinks, StageLinks])
 def test_a_rank_of_another_launch_is_not_let_in(launches: tuple[Launch, Launch]) -> None:
     before = structs.replace(launches[0], rows_public=new_keys().public)
     first, second = StageLinks(before, looks(0)), StageLinks(launches[1], looks(2))
+    with pytest.raises(Waited):
+        first.open(lambda: None)
     rows = np.ones((2, COLUMNS), np.float32)
     first.send(1, rows)
     with pytest.raises(Waited):

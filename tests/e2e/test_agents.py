@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+from numaserve.workers.interface.host_links import Address
 
 from tests.support.agents import RunningAgent
 from tests.support.chat_model import write_model
@@ -17,6 +19,8 @@ from tests.support.relay import Relay
 STREAMS = 6
 FEW = 16  # tokens, where four ranks share two cores
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+# Addresses of this host that nothing else uses, so that a port that is free at one of them is free at both.
+AGENT, RELAY = "127.0.0.3", "127.0.0.4"
 OPTIONS = ("--tp", "1", "--context-length", "256", "--threads-per-worker", "1", "--kv-cache-gib", "0.05")
 
 
@@ -135,3 +139,36 @@ def test_delays_and_connections_that_only_seem_open_change_no_bit(tmp_path: Path
 
             assert asyncio.run(_streams(server, hang, tokens=FEW)) == undisturbed
             assert _restarts(server) == {"stall": 1}
+
+
+def test_the_rows_of_one_rank_may_be_lost_while_the_agent_is_there(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path))
+    options = ("--tp", "2", *OPTIONS[2:], "--step-deadline-seconds", "3")
+    with RealServer(*options, model=model) as server:
+        undisturbed = asyncio.run(_streams(server, tokens=FEW))
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    with ExitStack() as stack:
+        first = stack.enter_context(Relay(Address(AGENT, 0), seed=1, at=Address(RELAY, 0)))
+        rows = stack.enter_context(Relay(Address(AGENT, 0), seed=2, at=Address(RELAY, first.address.port + 1)))
+        agent = stack.enter_context(RunningAgent(folder, Address(AGENT, 0), first.address.port))
+        link = stack.enter_context(Relay(agent.address, seed=3, at=Address(RELAY, 0)))
+        hosts = agent.hosts_file("here", agent.stage_at(link.address))
+        server = stack.enter_context(RealServer(*options, "--hosts", str(hosts), model=model))
+
+        def cut() -> None:
+            rows.fall_silent()
+            server.until(lambda: rows.held > 0)
+            rows.cut()
+            rows.go_on()
+
+        def hang() -> None:
+            rows.fall_silent()
+            # The workers of the next launch do not serve before rows can pass: no request would be to blame.
+            server.until(lambda: "no connection to the next stage" in server.log.read_text())
+            rows.go_on()
+
+        for restarts, fault in enumerate((cut, hang), 1):
+            assert asyncio.run(_streams(server, fault, tokens=FEW)) == undisturbed
+            assert sum(_restarts(server).values()) == restarts
+        assert "is lost" not in server.log.read_text()

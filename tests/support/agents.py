@@ -15,26 +15,28 @@ from numaserve.server.common.key_files import write_key_file
 from numaserve.workers.interface.host_links import Address, KeyPair, parse_address
 
 from tests.support.forked import forked_or_executed
+from tests.support.relay import ANY_PORT
 
 
 class RunningAgent:
-    """A running agent. Its files are in `folder`, which is its own."""
+    """A running agent. Its files are in `folder`, which is its own; its ranks have ports from `rows_port` on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: Address = ANY_PORT, rows_port: int = 0) -> None:
         self.folder = folder
+        self._rows_port = rows_port
         self.keys: KeyPair = write_key_file(folder / "agent.key")
         self.front_end: KeyPair = write_key_file(folder / "front-end.key")
         self.allowed = folder / "front-ends"
         self.allowed.write_text(f"{self.front_end.public}  # of the test\n")
         self.log = folder / "agent.log"
-        self.address = Address("127.0.0.1", 0)
+        self.address = address
         self._sockets = tempfile.mkdtemp(prefix="ns-")  # short: socket paths have a limit
         self.start()
 
     def start(self) -> None:
         """Start the process; after the first time at the same port."""
-        options = ["--listen", str(self.address), "--key-file", str(self.folder / "agent.key"), "--rows-port", "0"]
-        options += ["--front-ends", str(self.allowed), "--weights-cache-gib", "0"]
+        options = ["--listen", str(self.address), "--key-file", str(self.folder / "agent.key")]
+        options += ["--rows-port", str(self._rows_port), "--front-ends", str(self.allowed), "--weights-cache-gib", "0"]
         own = {"XDG_CACHE_HOME": str(self.folder / "cache"), "TMPDIR": self._sockets}
         with self.log.open("a") as log:
             self.process: Any = forked_or_executed(

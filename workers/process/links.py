@@ -82,7 +82,7 @@ class StageLinks:
             looks += 1
             if looks % _REPORTS == _FIRST_REPORT:
                 logger.warning(
-                    "no connection to the next stage at %s; trying again until there is one. Open the port to this host",
+                    "no connection to the next stage at %s; trying until there is one. Open the port to this host",
                     self._next,
                 )
         self._to.disable_monitor()

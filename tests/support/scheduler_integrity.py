@@ -1,6 +1,7 @@
 """Proves that the scheduler's books add up. Slow: for tests, and for a server that is being debugged."""
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
@@ -11,33 +12,40 @@ from numaserve.server.scheduler.sequence import Sequence, SequenceState
 
 def check_integrity(scheduler: Scheduler) -> None:
     """Raise `SchedulerIntegrityError` unless every page and slot is in one place and every lock has a holder."""
-    check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler)))
-    _check_pages(scheduler)
-    _check_anchors(scheduler)
+    nodes = check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler)))
+    _check_pages(scheduler, nodes)
+    _check_anchors(scheduler, nodes)
     _check_features(scheduler)
     _check_slots(scheduler)
     _check_queues(scheduler)
     _check_levels(scheduler)
 
 
-def check_tree(tree: RadixTree, locks: Counter[Node]) -> None:
-    """Check the tree's structure, and that its nodes have just the `locks` given (those not named have none)."""
+def check_tree(tree: RadixTree, locks: Counter[Node]) -> list[Node]:
+    """Check the tree's structure, and that its nodes have just the `locks` given (those not named have none).
+
+    Returns the nodes.
+    """
     nodes = list(tree.nodes())
+    known = set(nodes)
     order = {node: index for index, node in enumerate(tree._evictable)}
-    _require(locks.keys() <= set(nodes), "a sequence holds a node that is not in the tree")
+    _require(locks.keys() <= known, "a sequence holds a node that is not in the tree")
     _require(sum(node.parent is not None for node in nodes) == tree.num_pages, "the tree miscounts its pages")
     for node in nodes:
-        _require(node.locks == locks[node], f"page {node.page} has {node.locks} locks and {locks[node]} holders")
-        if node.parent is None:
-            _require(bool(node.children) or node.locks > 0, "an empty root was kept")
+        parent, held = node.parent, locks.get(node, 0)
+        if node.locks != held:
+            raise SchedulerIntegrityError(f"page {node.page} has {node.locks} locks and {held} holders")
+        if parent is None:
+            _require(bool(node.children) or held > 0, "an empty root was kept")
             _require(node not in order, "a root is to be evicted")
             continue
-        _require(node.parent.children.get(node.key) is node, "a node is not its parent's child")
-        _require(node.depth == node.parent.depth + 1 and node.scope == node.parent.scope, "a node is out of place")
-        _require((node in order) == (node.locks == 0), "evictable and unlocked are not the same")
-        if node.locks == 0:
-            _require(order[node] < order.get(node.parent, len(order)), "a parent would be evicted before its child")
-    _require(order.keys() <= set(nodes), "a node that is not in the tree is to be evicted")
+        _require(parent.children.get(node.key) is node, "a node is not its parent's child")
+        _require(node.depth == parent.depth + 1 and node.scope == parent.scope, "a node is out of place")
+        _require((node in order) == (held == 0), "evictable and unlocked are not the same")
+        if held == 0:
+            _require(order[node] < order.get(parent, len(order)), "a parent would be evicted before its child")
+    _require(order.keys() <= known, "a node that is not in the tree is to be evicted")
+    return nodes
 
 
 def _locked_paths(scheduler: Scheduler) -> list[Node]:
@@ -59,24 +67,22 @@ def _held_nodes(scheduler: Scheduler) -> list[Node]:
     return nodes
 
 
-def _check_pages(scheduler: Scheduler) -> None:
+def _check_pages(scheduler: Scheduler, nodes: list[Node]) -> None:
     kv, config = scheduler.kv, scheduler.config
-    places = Counter(kv.allocator._free)
-    places.update(node.page for node in kv.tree.nodes() if node.parent is not None)
+    places = [*kv.allocator._free, *(node.page for node in nodes if node.parent is not None)]
     if scheduler.disk is not None:
-        places.update(scheduler.disk.held_pages)
+        places += scheduler.disk.held_pages
     for seq in scheduler.running:
         shared = [] if seq.node is None else kv.tree.path_pages(seq.node)
         _require(seq.pages[: len(shared)] == shared, f"{seq.request_id!r} has other pages than it has locked")
         whole = config.whole_prompts and not seq.pages and seq.num_remaining == 0  # its pages were that step's
         enough = seq.position.computed <= len(seq.pages) * config.page_size
         _require(whole or enough, f"{seq.request_id!r} is computed beyond its pages")
-        places.update(seq.pages[len(shared) :])
-    wrong = {page: places[page] for page in {*places, *range(kv.allocator.num_pages)} if places[page] != 1}
-    _require(places.keys() == set(range(kv.allocator.num_pages)) and not wrong, f"pages not in one place: {wrong}")
+        places += seq.pages[len(shared) :]
+    _require_same(places, range(kv.allocator.num_pages), "pages not in one place")
 
 
-def _check_anchors(scheduler: Scheduler) -> None:
+def _check_anchors(scheduler: Scheduler, nodes: list[Node]) -> None:
     anchors, waiting = scheduler.kv.anchors, [*scheduler.waiting, *scheduler.held]
     _require(all(seq.marks is None and not seq.tails for seq in waiting), "one that waits holds marks or window pages")
     waits = scheduler.running_set._prefix_waits
@@ -85,10 +91,10 @@ def _check_anchors(scheduler: Scheduler) -> None:
     if anchors is None:
         _require(all(seq.marks is None for seq in scheduler.running), "one of a model without anchors has marks")
     else:
-        nodes = set(scheduler.kv.tree.nodes())
+        known = set(nodes)
         for node, anchor in anchors._of.items():
-            _require(anchor.node is node and node in nodes and not node.hidden, "an anchor is at no node that is found")
-        _require(anchors._unfound.keys() <= nodes, "marks are remembered whose pages are gone")
+            _require(anchor.node is node and node in known and not node.hidden, "an anchor is at no node that is found")
+        _require(anchors._unfound.keys() <= known, "marks are remembered whose pages are gone")
     _check_holdings(scheduler)
 
 
@@ -107,19 +113,16 @@ def _check_holdings(scheduler: Scheduler) -> None:
             _require(kv.anchors is None, f"{seq.request_id!r} has no marks")
     snapshots = kv._holdings.snapshots
     if snapshots is not None:
-        places = Counter([*snapshots._free, *snapshots._freed, *(each.snapshot for each in held)])
-        once = Counter(range(scheduler.config.capacity.num_snapshots))
-        _require(places == once, f"snapshots not in one place: {places - once}, {once - places}")
+        places = [*snapshots._free, *snapshots._freed, *(each.snapshot for each in held)]
+        _require_same(places, range(scheduler.config.capacity.num_snapshots), "snapshots not in one place")
     for number, pool in enumerate(kv._holdings.windows):
-        holders = Counter(page for each in held for page in each.tails[number].pages)
-        holders.update(page for seq in scheduler.running for page in seq.tails[number].pages)
-        counted = Counter({page: count for page, count in enumerate(pool._holders) if count})
-        _require(
-            holders == counted, f"holders of window pages are miscounted: {holders - counted}, {counted - holders}"
-        )
-        free = Counter(pool._allocator._free)
-        rest = Counter(set(range(pool.num_pages)) - holders.keys())
-        _require(free == rest, f"window pages are lost, or free and held: {rest - free}, {free - rest}")
+        used = [page for each in held for page in each.tails[number].pages]
+        used += [page for seq in scheduler.running for page in seq.tails[number].pages]
+        counted = {page: count for page, count in enumerate(pool._holders) if count}
+        if (holders := dict(Counter(used))) != counted:
+            raise SchedulerIntegrityError(f"{holders} hold window pages, and {counted} are counted")
+        free = [page for page in range(pool.num_pages) if page not in holders]
+        _require_same(pool._allocator._free, free, "window pages are lost, or free and held")
 
 
 def _check_features(scheduler: Scheduler) -> None:
@@ -130,9 +133,10 @@ def _check_features(scheduler: Scheduler) -> None:
         seq = pool.begun.seq
         _require(scheduler.live.by_id.get(seq.request_id) is seq, "a run goes on for a sequence that has ended")
         _require(seq not in scheduler.held, "a run goes on for a suspect that is held back")
-    _require(pool._locks == locks, f"places have locks {pool._locks}, and plans in flight hold {locks}")
-    places = Counter([*pool._free, *pool._evictable, *pool._locks])
-    _require(places == Counter(range(pool._num_places)), f"places of features not in one place: {places}")
+    if pool._locks != locks:
+        raise SchedulerIntegrityError(f"places have locks {pool._locks}, and plans in flight hold {locks}")
+    places = [*pool._free, *pool._evictable, *pool._locks]
+    _require_same(places, range(pool._num_places), "places of features not in one place")
     _require(pool._keys.items() >= {(place, key) for key, place in pool._places.items()}, "a place has another key")
     _require(pool._evictable.keys() <= {*pool._places.values()}, "features are lost")
     _require({*pool._places.values()} <= pool._evictable.keys() | pool._locks, "features are at a free place")
@@ -143,8 +147,8 @@ def _check_features(scheduler: Scheduler) -> None:
 
 
 def _check_slots(scheduler: Scheduler) -> None:
-    slots = sorted([*scheduler.running_set.free_slots, *(seq.slot for seq in scheduler.running)])
-    _require(slots == list(range(scheduler.config.capacity.max_slots)), f"slots not in one place: {slots}")
+    slots = [*scheduler.running_set.free_slots, *(seq.slot for seq in scheduler.running)]
+    _require_same(slots, range(scheduler.config.capacity.max_slots), "slots not in one place")
 
 
 def _check_levels(scheduler: Scheduler) -> None:
@@ -173,13 +177,13 @@ def _check_queues(scheduler: Scheduler) -> None:
     for seq in [*everybody, *scheduler.held]:
         at = seq.position
         _require(seq.tokens is at.tokens, f"{seq.request_id!r} has two lists of tokens")
-        _require(at.pending == pending[seq], f"{seq.request_id!r} miscounts its samples in flight")
+        _require(at.pending == pending.get(seq, 0), f"{seq.request_id!r} miscounts its samples in flight")
         _require(len(at.tokens) + at.pending <= at.max_tokens, f"{seq.request_id!r} is planned past its end")
 
 
 def _check_shares(scheduler: Scheduler) -> None:
     queue = scheduler.waiting
-    live = Counter(seq.request.client.name for seq in [*scheduler.running, *queue, *scheduler.held])
+    live = Counter([seq.request.client.name for seq in [*scheduler.running, *queue, *scheduler.held]])
     _require(live == Counter({name: share.live for name, share in queue._shares.items()}), "clients are miscounted")
     in_line = [seq for share in queue._shares.values() for seq in share.waiting]
     _require(len(queue) == len(in_line), "those that wait are miscounted")
@@ -196,3 +200,11 @@ def _check_shares(scheduler: Scheduler) -> None:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise SchedulerIntegrityError(message)
+
+
+def _require_same(numbers: Iterable[int], expected: Iterable[int], message: str) -> None:
+    """Compare numbers in any order with those that are `expected`, in ascending order."""
+    found, right = sorted(numbers), list(expected)
+    if found != right:
+        more, less = Counter(found) - Counter(right), Counter(right) - Counter(found)
+        raise SchedulerIntegrityError(f"{message}: too many {dict(more)}, too few {dict(less)}")

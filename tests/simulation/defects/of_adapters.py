@@ -15,7 +15,7 @@ from numaserve.workers.interface.protocol import LoraAdapter
 from tests.simulation.defects.registry import defect
 
 
-@defect(Registry, "_settle")
+@defect(Registry, "_settle", first_seed=16)
 def an_unload_waits_for_no_request(right: Callable[..., None], registry: Registry, place: Place) -> None:
     """The next load takes the place of an adapter that requests still use."""
     requests, place.requests = place.requests, 0
@@ -23,13 +23,13 @@ def an_unload_waits_for_no_request(right: Callable[..., None], registry: Registr
     place.requests = requests
 
 
-@defect(Scheduler, "plans_with")
+@defect(Scheduler, "plans_with", first_seed=16)
 def a_place_is_free_while_a_plan_names_it(_right: Callable[..., bool], *_arguments: Any) -> bool:
     """Workers overwrite an adapter that the plan after this one uses."""
     return False
 
 
-@defect(Request, "__post_init__")
+@defect(Request, "__post_init__", first_seed=16)
 def a_reload_finds_the_prefixes_of_the_load_before(right: Callable[..., None], request: Request) -> None:
     """Keys and values of other weights are found under the adapter's name."""
     right(request)

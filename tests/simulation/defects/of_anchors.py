@@ -15,7 +15,7 @@ from numaserve.server.scheduler.sequence import Sequence, SequenceState
 from tests.simulation.defects.registry import defect
 
 
-@defect(Marking, "admitted")
+@defect(Marking, "admitted", first_seed=18)
 def a_snapshot_is_found_before_it_is_stored(
     right: Callable[..., None], marking: Marking, seq: Sequence, found: Node, matched: Node
 ) -> None:
@@ -69,7 +69,7 @@ def a_rolling_mark_counts_as_it_was(
     return rolled
 
 
-@defect(Marking, "released")
+@defect(Marking, "released", first_seed=84)
 def states_after_an_unknown_token_are_found(
     right: Callable[..., None], marking: Marking, seq: Sequence, node: Node
 ) -> None:
@@ -79,7 +79,7 @@ def states_after_an_unknown_token_are_found(
     right(marking, seq, node)
 
 
-@defect(Anchors, "use")
+@defect(Anchors, "use", first_seed=18)
 def a_plan_stores_where_it_begins(right: Callable[..., Any], anchors: Anchors, node: Node) -> Any:
     """A snapshot with which a sequence begins is given out again by the same plan."""
     anchor = right(anchors, node)
@@ -89,7 +89,7 @@ def a_plan_stores_where_it_begins(right: Callable[..., Any], anchors: Anchors, n
     return anchor
 
 
-@defect(Marking, "plan")
+@defect(Marking, "plan", first_seed=18)
 def marks_are_made_while_drafts_are_in_flight(
     right: Callable[..., Any], marking: Marking, seq: Sequence, length: int, index: int
 ) -> Any:

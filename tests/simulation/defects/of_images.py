@@ -17,7 +17,7 @@ from numaserve.workers.interface.protocol import StepPlan
 from tests.simulation.defects.registry import defect
 
 
-@defect(StepBuilder, "finish")
+@defect(StepBuilder, "finish", first_seed=22)
 def places_are_unlocked_as_a_plan_is_sent(right: Callable[..., StepPlan], step: StepBuilder) -> StepPlan:
     """The next plan may give them to other tiles while workers read from them."""
     plan = right(step)
@@ -27,7 +27,7 @@ def places_are_unlocked_as_a_plan_is_sent(right: Callable[..., StepPlan], step: 
     return plan
 
 
-@defect(TowerRuns, "add")
+@defect(TowerRuns, "add", first_seed=22)
 def only_runs_lock_places(right: Callable[..., float], runs: TowerRuns, *arguments: Any) -> float:
     """The place of features that a plan finds may be given to another tile while it reads from there."""
     before = len(runs.works)
@@ -76,12 +76,12 @@ def runs_are_planned_without_places(right: Callable[..., Ahead], runs: TowerRuns
     return right(runs, *arguments)._replace(end=arguments[-1])
 
 
-@defect(Position, "set_prompt_keys")
+@defect(Position, "set_prompt_keys", first_seed=26)
 def images_are_found_by_their_placeholders(_right: Callable[..., None], _position: Position, _keys: Any) -> None:
     """Two images have the same keys and values."""
 
 
-@defect(Planner, "_can_begin")
+@defect(Planner, "_can_begin", first_seed=22)
 def a_sequence_is_admitted_without_a_chunk(_right: Callable[..., bool], _planner: Planner, *_arguments: Any) -> bool:
     """Its first tile finds no place."""
     return True
@@ -94,7 +94,7 @@ def the_last_row_of_an_image_is_taken_for_an_output_token(right: Callable[..., N
     running_set.before_images = [seq for seq in running_set.before_images if seq.num_remaining > 1]
 
 
-@defect(FeaturePool, "begin")
+@defect(FeaturePool, "begin", first_seed=22)
 def features_are_found_from_the_first_part_on(
     right: Callable[..., BegunRun], pool: FeaturePool, *arguments: Any
 ) -> BegunRun:
@@ -115,7 +115,7 @@ def a_begun_run_outlives_the_workers(right: Callable[..., None], pool: FeaturePo
         pool._locks[begun.place] = 1
 
 
-@defect(TowerRuns, "ahead", first_seed=190)
+@defect(TowerRuns, "ahead", first_seed=239)
 def another_run_begins_before_the_last_part(right: Callable[..., Ahead], runs: TowerRuns, *arguments: Any) -> Ahead:
     """It ends the one that is begun."""
     begun, runs._pool.begun = runs._pool.begun, None
@@ -124,7 +124,7 @@ def another_run_begins_before_the_last_part(right: Callable[..., Ahead], runs: T
     return ahead
 
 
-@defect(TowerRuns, "add_parts")
+@defect(TowerRuns, "add_parts", first_seed=22)
 def a_part_is_planned_again(right: Callable[..., float], runs: TowerRuns, *arguments: Any, **least: Any) -> float:
     """Workers go on from the values that it has overwritten."""
     share = right(runs, *arguments, **least)

@@ -38,7 +38,7 @@ def a_page_is_left_out_of_a_release(right: Callable[..., None], cache: KVCache, 
     right(cache, seq)
 
 
-@defect(RadixTree, "match_prefix")
+@defect(RadixTree, "match_prefix", first_seed=58)
 def a_cache_group_finds_the_pages_of_all(
     right: Callable[..., Node], tree: RadixTree, scope: CacheScope, *arguments: Any
 ) -> Node:
@@ -46,7 +46,7 @@ def a_cache_group_finds_the_pages_of_all(
     return right(tree, scope._replace(group=""), *arguments)
 
 
-@defect(KVCache, "publish", first_seed=160)
+@defect(KVCache, "publish", first_seed=167)
 def pages_are_shared_before_they_are_computed(right: Callable[..., None], cache: KVCache, seq: Sequence) -> None:
     """Others find the pages of a prompt in the very plan that writes them."""
     right(cache, seq)
@@ -195,7 +195,7 @@ def rows_of_dead_workers_are_kept(_right: Callable[..., None], _masks: Masks) ->
     """Masks are published for workers that are gone."""
 
 
-@defect(Masks, "reset", first_seed=265)
+@defect(Masks, "reset", first_seed=299)
 def matchers_begin_again(right: Callable[..., None], masks: Masks) -> None:
     """New workers go on where the old ones were, and the matcher with the first token."""
     right(masks)
@@ -246,13 +246,13 @@ async def a_group_is_started_before_the_old_one_has_ended(
     supervisor._group = None
 
 
-@defect(InFlight, "take_back")
+@defect(InFlight, "take_back", first_seed=68)
 def what_rests_on_a_sample_that_was_taken_back_counts(
     right: Callable[..., None], record: InFlight, seq: Sequence
 ) -> None:
     """The plan in flight goes on as if the token that stands for the late one were the sequence's."""
 
 
-@defect(Scheduler, "mask_known")
+@defect(Scheduler, "mask_known", first_seed=68)
 def nobody_goes_on_whose_mask_was_late(right: Callable[..., None], scheduler: Scheduler, seq: Sequence) -> None:
     """The sequence waits for a mask that is there."""

@@ -36,7 +36,7 @@ def a_starved_worker_counts_as_dead(right: Callable[..., Verdict], judge: Judge,
     return right(judge, *looks)._replace(excused_s=0.0)
 
 
-@defect(Judge, "look")
+@defect(Judge, "look", first_seed=39)
 def progress_counts_for_nothing(right: Callable[..., Verdict], judge: Judge, *looks: object) -> Verdict:
     """Workers are judged by the time that a step takes."""
     return right(judge, *looks)._replace(progressed=False)
@@ -49,7 +49,7 @@ def a_worker_that_wants_no_processor_is_excused(right: Callable[..., Verdict], j
     return verdict._replace(excused_s=verdict.elapsed_s)
 
 
-@defect(Outage, "workers_down")
+@defect(Outage, "workers_down", first_seed=37)
 def requests_wait_by_the_clock(right: Callable[..., None], outage: Outage) -> None:
     """The time in which nobody could see that there are new workers counts."""
     right(outage)
@@ -63,7 +63,7 @@ def requests_wait_by_the_clock(right: Callable[..., None], outage: Outage) -> No
     asyncio.get_running_loop().call_later(outage._timeout_s, look)
 
 
-@defect(Outage, "end", first_seed=40)
+@defect(Outage, "end", first_seed=65)
 def an_outage_goes_on(_right: Callable[..., None], _outage: Outage) -> None:
     """Though new workers have answered: requests that they serve are given up."""
 

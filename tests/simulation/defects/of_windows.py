@@ -27,7 +27,7 @@ def pages_are_given_back_one_by_one(
     return window.first(position) // layout.page_size
 
 
-@defect(WindowTables, "begin_step", first_seed=110)
+@defect(WindowTables, "begin_step", first_seed=115)
 def a_window_is_passed_that_draft_tokens_may_come_back_to(
     right: Callable[..., None], tables: WindowTables, running: ListOf[Sequence]
 ) -> None:
@@ -106,7 +106,7 @@ def pages_are_free_while_others_hold_them(_right: Callable[..., None], pool: Win
             pool._allocator.free((page,))
 
 
-@defect(Anchors, "give_up_pages")
+@defect(Anchors, "give_up_pages", first_seed=8)
 def anchors_keep_their_pages(_right: Callable[..., bool], _anchors: Anchors, _window: int) -> bool:
     """Sequences that run find none."""
     return False

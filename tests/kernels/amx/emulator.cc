@@ -1,18 +1,20 @@
 // AMX in a handler of SIGILL: runs the machine code of the amx set on processors without AMX, as a library for
 // LD_PRELOAD. `python -m tests.kernels.amx` does.
 //
-// Each instruction is decoded where it is, and so are those that follow it directly: one trap for a run of them. It is
-// stricter than a processor has to be; what would raise an exception ends the process. XCR0, the permission of
-// arch_prctl and what cpuid tells are not emulated.
+// Each instruction is decoded where it is, and so are those that follow it directly: one trap for a run of them, after
+// which a jump takes the place of the first (patches.h). The emulator is stricter than a processor has to be; what
+// would raise an exception ends the process. XCR0, the permission of arch_prctl and what cpuid returns are not
+// emulated.
 //
 // NUMASERVE_AMX_COUNTS names a file in which all processes count the instructions that they run.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +22,7 @@
 #include <new>
 
 #include "tests/kernels/amx/instruction.h"
+#include "tests/kernels/amx/patches.h"
 #include "tests/kernels/amx/tiles.h"
 
 namespace numaserve::amx {
@@ -29,6 +32,9 @@ struct Counts {
   std::atomic<uint64_t> of[kOps];
   char fault[256];  // pytest swallows what a process says when it aborts
 };
+
+// A run that is longer has several traps, each of which becomes a jump.
+constexpr size_t kRunBytes = 256;
 
 Counts own_counts{};
 Counts* counts = &own_counts;
@@ -44,21 +50,45 @@ int system_sigaction(int number, const struct sigaction* action, struct sigactio
   return next(number, action, before);
 }
 
+Registers registers_of(const ucontext_t& context) {
+  constexpr int kOrder[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+                              REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
+  Registers registers;
+  for (int i = 0; i < 16; ++i) registers.of[i] = static_cast<uint64_t>(context.uc_mcontext.gregs[kOrder[i]]);
+  return registers;
+}
+
+// The run of instructions at `begin`, copied to `code`. Another thread may be writing a jump there or further on.
+Run run_at(const uint8_t* begin, const Registers& registers, std::array<uint8_t, kRunBytes>& code) {
+  size_t bytes = 0;
+  while (bytes + kLongest <= code.size()) {
+    std::memcpy(code.data() + bytes, begin + bytes, kLongest);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // a place is known before its bytes change
+    if (patched(begin + bytes) != nullptr) break;
+    const std::optional<Instruction> instruction = decode({code.data() + bytes, begin + bytes, registers});
+    if (!instruction) break;
+    bytes += static_cast<size_t>(instruction->length);
+  }
+  return {begin, bytes, code.data()};
+}
+
 void on_illegal_instruction(int number, siginfo_t*, void* memory) {
   auto& context = *static_cast<ucontext_t*>(memory);
   auto& rip = context.uc_mcontext.gregs[REG_RIP];
-  running = reinterpret_cast<const uint8_t*>(rip);
-  std::optional<Instruction> instruction = decode(running, context);
-  if (!instruction) {  // it will be met once more, under the program's own handler
+  const auto* begin = reinterpret_cast<const uint8_t*>(rip);
+  const Registers registers = registers_of(context);
+  std::array<uint8_t, kRunBytes> code;
+  Run run = run_at(begin, registers, code);
+  if (const Run* found = patched(begin); found != nullptr)
+    run = *found;
+  else
+    patch(run);
+  if (run.bytes == 0) {  // it will be met once more, under the program's own handler
     system_sigaction(number, &others, nullptr);
     return;
   }
-  for (; instruction; instruction = decode(running, context)) {
-    counts->of[static_cast<size_t>(instruction->op)].fetch_add(1, std::memory_order_relaxed);
-    tiles.execute(*instruction);
-    running += instruction->length;
-  }
-  rip = reinterpret_cast<greg_t>(running);
+  execute(run, registers);
+  rip += static_cast<greg_t>(run.bytes);
 }
 
 [[gnu::constructor]] void begin() {
@@ -80,6 +110,16 @@ void on_illegal_instruction(int number, siginfo_t*, void* memory) {
 }
 
 }  // namespace
+
+void execute(const Run& run, const Registers& registers) {
+  for (size_t done = 0; done < run.bytes;) {
+    running = run.begin + done;
+    const Instruction instruction = *decode({run.code + done, running, registers});
+    counts->of[static_cast<size_t>(instruction.op)].fetch_add(1, std::memory_order_relaxed);
+    tiles.execute(instruction);
+    done += static_cast<size_t>(instruction.length);
+  }
+}
 
 void fault(const char* kind, const char* why) {
   Dl_info where{};

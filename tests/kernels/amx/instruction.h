@@ -2,8 +2,6 @@
 // instruction reference in volume 2 of Intel's Software Developer's Manual.
 #pragma once
 
-#include <ucontext.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +24,7 @@ enum class Op : uint8_t {
   kUnsignedUnsigned,
 };
 inline constexpr size_t kOps = 12;
+inline constexpr size_t kLongest = 10;  // bytes of an instruction, with a SIB byte and a displacement
 
 // Ends the process: `kind` is the exception that the processor would raise.
 [[noreturn]] void fault(const char* kind, const char* why);
@@ -39,13 +38,19 @@ struct Instruction {
   bool has_index;     // a tile's address has a SIB byte
 };
 
-namespace decoding {
+// The general registers in the order of their numbers: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
+struct Registers {
+  uint64_t of[16];
+};
 
-inline uint64_t register_value(const ucontext_t& context, int number) {
-  constexpr int kOrder[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
-                              REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
-  return static_cast<uint64_t>(context.uc_mcontext.gregs[kOrder[number]]);
-}
+// What an instruction is decoded from.
+struct Place {
+  const uint8_t* code;     // its bytes
+  const uint8_t* address;  // where the program has them
+  const Registers& registers;
+};
+
+namespace decoding {
 
 // The operation of an opcode with a prefix, 0 to 3 for none, 66, F3 and F2.
 inline std::optional<Op> operation(int opcode, int prefix, int mod, int reg, int rm) {
@@ -64,8 +69,10 @@ inline std::optional<Op> operation(int opcode, int prefix, int mod, int reg, int
   return std::nullopt;
 }
 
-// Reads the memory operand of `i`, whose opcode is at p[3], and how long it makes the instruction.
-inline void read_memory_operand(const uint8_t* p, const ucontext_t& context, Instruction& i) {
+// Reads the memory operand of `i`, and how long it makes the instruction.
+inline void read_memory_operand(const Place& place, Instruction& i) {
+  const uint8_t* p = place.code;
+  const uint64_t* registers = place.registers.of;
   const int mod = p[4] >> 6, rm = p[4] & 7, x = p[1] & 0x40 ? 0 : 8, b = p[1] & 0x20 ? 0 : 8;
   int displacement_bytes = mod == 2 ? 4 : mod;
   uint64_t at = 0;
@@ -74,16 +81,16 @@ inline void read_memory_operand(const uint8_t* p, const ucontext_t& context, Ins
     const int index = (p[5] >> 3 & 7) + x, base = p[5] & 7;
     i.has_index = true;
     i.length = 6;
-    if (index != 4) i.stride = static_cast<int64_t>(register_value(context, index) << (p[5] >> 6));
+    if (index != 4) i.stride = static_cast<int64_t>(registers[index] << (p[5] >> 6));
     if (base == 5 && mod == 0)
       displacement_bytes = 4;
     else
-      at = register_value(context, base + b);
+      at = registers[base + b];
   } else if (rm == 5 && mod == 0) {
     displacement_bytes = 4;
-    at = reinterpret_cast<uint64_t>(p + 9);  // the end of the instruction
+    at = reinterpret_cast<uint64_t>(place.address + 9);  // the end of the instruction
   } else {
-    at = register_value(context, rm + b);
+    at = registers[rm + b];
   }
   int32_t displacement = 0;
   if (displacement_bytes == 1) displacement = static_cast<int8_t>(p[i.length]);
@@ -96,8 +103,9 @@ inline void read_memory_operand(const uint8_t* p, const ucontext_t& context, Ins
 
 }  // namespace decoding
 
-// The AMX instruction at p, if there is one.
-inline std::optional<Instruction> decode(const uint8_t* p, const ucontext_t& context) {
+// The AMX instruction at a place, if there is one.
+inline std::optional<Instruction> decode(const Place& place) {
+  const uint8_t* p = place.code;
   if (p[0] != 0xc4 || (p[1] & 0x1f) != 2) return std::nullopt;
   if (p[3] != 0x49 && p[3] != 0x4b && p[3] != 0x5c && p[3] != 0x5e) return std::nullopt;
   const int mod = p[4] >> 6, reg = p[4] >> 3 & 7, rm = p[4] & 7;
@@ -113,7 +121,7 @@ inline std::optional<Instruction> decode(const uint8_t* p, const ucontext_t& con
                 .stride = 0,
                 .has_index = false};
   if (i.op < Op::kBf16 && i.vvvv != 0) fault("UD", "VEX.vvvv is not 1111b");
-  if (mod != 3) decoding::read_memory_operand(p, context, i);
+  if (mod != 3) decoding::read_memory_operand(place, i);
   return i;
 }
 

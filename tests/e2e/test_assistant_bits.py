@@ -16,7 +16,7 @@ from tests.support.same_bits import (
     scheduler_config,
     tiny_model,
 )
-from tests.support.traffic import Traffic, assert_serves, one_by_one
+from tests.support.traffic import Traffic, assert_serves, each_alone
 
 NAMES = ("gemma4", "gemma4-experts")
 DRAFTED = "draft_model"
@@ -33,7 +33,7 @@ def test_an_assistant_changes_no_bit(name: str, tp: int, tmp_path: Path) -> None
     assistant = gemma4.save_assistant(tiny_model(name).config, tmp_path / "assistant")
     requests = few_requests()
     with make_group(save_tiny_model(name, tmp_path / name), tp, draft_model=assistant) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         for ahead in (1, 2):
             traffic = drafted(group, ahead=ahead, enable_prefix_cache=True, num_pages=FEWEST_PAGES)
             assert_serves(traffic, requests, alone)
@@ -47,7 +47,7 @@ def test_an_assistant_changes_no_bit_with_window_tables(tmp_path: Path) -> None:
         table_of(window_of(model)),
     )
     with make_group(model, 2) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
     with make_group(model, 2, window_pages=[table.num_pages], draft_model=assistant) as group:
         for ahead in (1, 2):
             traffic = drafted(group, ahead=ahead, window_tables=(table,), enable_prefix_cache=True)

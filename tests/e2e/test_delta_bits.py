@@ -19,7 +19,7 @@ from tests.support.same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from tests.support.traffic import Traffic, one_by_one
+from tests.support.traffic import Traffic, each_alone
 
 FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "nemotron_h", "kimi_linear")
 SNAPSHOTS = 6
@@ -67,7 +67,7 @@ def test_one_token_after_the_other_changes_no_bit(group: RankGroup) -> None:
 def test_every_family_says_the_same_in_every_format(name: str, formats: WeightFormats, tp: int, tmp_path: Path) -> None:
     requests, states = few_requests(), {"num_snapshots": SNAPSHOTS}
     with make_group(save_tiny_model(name, tmp_path), tp, formats=formats, **states) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         assert Traffic(group, scheduler_config(max_step_tokens=64)).serve(requests) == alone
         cached = Traffic(group, scheduler_config(enable_prefix_cache=True, num_pages=FEWEST_PAGES, **states), ahead=2)
         assert cached.serve(requests) == alone

@@ -15,7 +15,7 @@ from tests.support.same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from tests.support.traffic import Answer, Traffic, one_by_one
+from tests.support.traffic import Answer, Traffic, each_alone
 
 FROM = 150  # tokens: some requests begin below and end above
 FROM_OF_FEW = 60  # so that sequences are divided for draft tokens too: a few times as many
@@ -38,7 +38,7 @@ def test_dividing_long_sequences_changes_no_bit(name: str, isa: str, tp: int, tm
         assert positions(group, "divided_attention") == [0] * tp
     with make_group(model, tp, isa=isa, context_parallel_from=FROM) as group:
         answers: list[list[Answer]] = [
-            one_by_one(Traffic(group, scheduler_config()), requests),
+            each_alone(group, scheduler_config(), requests),
             Traffic(group, scheduler_config(max_step_tokens=64), ahead=2).serve(requests),
             Traffic(group, scheduler_config(num_pages=FEW_PAGES)).serve(requests),
         ]
@@ -50,7 +50,7 @@ def test_dividing_long_sequences_changes_no_bit(name: str, isa: str, tp: int, tm
 def test_dividing_sequences_with_draft_tokens_changes_no_bit(model: Path, isa: str, tp: int) -> None:
     requests = [each for each in random_requests() if len(each.prompt) + each.max_new_tokens >= FROM]
     with make_group(model, tp, isa=isa, context_parallel_from=FROM_OF_FEW) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         read, computed = amounts(group)
         traffic = Traffic(group, scheduler_config(), ahead=2, drafters=played(requests, alone, wrong=6))
         assert traffic.serve(requests) == alone

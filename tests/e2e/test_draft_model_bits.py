@@ -18,7 +18,7 @@ from tests.support.same_bits import (
     scheduler_config,
     ways_to_serve,
 )
-from tests.support.traffic import Traffic, assert_serves, one_by_one
+from tests.support.traffic import Traffic, assert_serves, each_alone
 
 DRAFTED = "draft_model"
 
@@ -43,7 +43,7 @@ def twins(tp: int, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_a_model_that_drafts_for_itself_is_always_right(twins: RankGroup) -> None:
     # Penalties are the served model's alone, so that draft tokens of others are wrong at times.
     requests = [each for each in random_requests() if not each.sampling.has_penalties]
-    alone = one_by_one(Traffic(twins, scheduler_config()), requests)
+    alone = each_alone(twins, scheduler_config(), requests)
     for ahead, changes in ways_to_serve(twins):
         traffic = drafted(twins, ahead=ahead, **changes)
         assert_serves(traffic, requests, alone)
@@ -54,7 +54,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(twins: RankGroup) -> Non
 
 def test_penalties_and_a_draft_model_go_together(twins: RankGroup) -> None:
     requests = random_requests()
-    alone = one_by_one(Traffic(twins, scheduler_config()), requests)
+    alone = each_alone(twins, scheduler_config(), requests)
     traffic = drafted(twins, ahead=2, enable_prefix_cache=True)
     assert traffic.serve(requests) == alone
     assert min(traffic.scheduler.drafted[DRAFTED, right] for right in (True, False)) > 10
@@ -66,7 +66,7 @@ def test_a_draft_model_of_another_kind_changes_no_bit(name: str, tp: int, tmp_pa
     draft = save_tiny_model("llama", tmp_path / "draft")
     requests = few_requests()
     with make_group(save_tiny_model(name, tmp_path / name), tp, draft_model=draft) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         for ahead in (1, 2):
             traffic = drafted(group, ahead=ahead, enable_prefix_cache=True, num_pages=FEWEST_PAGES)
             assert traffic.serve(requests) == alone

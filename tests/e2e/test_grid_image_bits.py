@@ -19,7 +19,7 @@ from tests.support.played_drafts import played
 from tests.support.predicting import add_predictor
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import GREEDY, SAMPLED, make_group, scheduler_config
-from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, assert_serves, each_alone, one_by_one
 
 SHAPES = ((5, 3), (1, 7), (8, 8), (2, 2), (3, 10))  # rows and columns of features
 PLACES = 2  # of the feature pool: features make way, and are made again
@@ -122,7 +122,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         folder, pixels = grid_vision.save(model, path), grid_vision.in_store(images)
     with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, **held) as group:
         asked = requests(newline)
-        alone = one_by_one(Traffic(group, config(**limits)), asked)
+        alone = each_alone(group, config(**limits), asked)
         one, other = TWINS
         assert alone[one] != alone[other]
         yield Subject(group, asked, alone, limits)
@@ -168,7 +168,7 @@ def test_a_layer_that_predicts_changes_no_bit_of_images_of_any_size(tp: int, tmp
     pixels, asked = grid_vision.in_store(grid_vision.random_images(SHAPES)), requests()
     states = {"num_snapshots": SNAPSHOTS, "max_drafts": DRAFTS}
     with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, mtp=True, **states) as group:
-        alone = one_by_one(Traffic(group, config(num_snapshots=SNAPSHOTS)), asked)
+        alone = each_alone(group, config(num_snapshots=SNAPSHOTS), asked)
         for ahead, changes in ((1, {}), (2, {"enable_prefix_cache": True, "num_pages": FEW_PAGES})):
             limits = config(worker_drafter="mtp", **states, **changes)
             traffic = Traffic(group, limits, ahead=ahead, drafters=NoDrafters())

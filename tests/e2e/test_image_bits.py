@@ -20,7 +20,7 @@ from tests.support.drafters import NoDrafters
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import GREEDY, SAMPLED, make_group, scheduler_config
-from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, assert_serves, each_alone, one_by_one
 
 TILES, PLACES = 5, 2  # of the image store, and of the feature pool: features make way, and are made again
 FEW_PAGES = 11  # the longest request needs 10
@@ -97,7 +97,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     checkpoints.save(text, draft)
     requests, tiles = requests_of(rows), vision.random_tiles(model.config, TILES)
     with make_group(folder, tp, tiles=tiles, feature_tiles=PLACES, draft_model=draft) as group:
-        alone = one_by_one(Traffic(group, config(rows)), requests)
+        alone = each_alone(group, config(rows), requests)
         one, other = TWINS
         assert alone[one] != alone[other]
         assert any(vision.IMAGE_TOKEN in answer.tokens for answer in alone)

@@ -10,7 +10,7 @@ from tests.support import newcomer
 from tests.support.new_models import save_echo, save_two_geometries
 from tests.support.rank_group import RankGroup, WorkerFailed
 from tests.support.same_bits import FEW_PAGES, make_group, random_requests, scheduler_config, ways_to_serve
-from tests.support.traffic import Answer, Traffic, one_by_one
+from tests.support.traffic import Answer, Traffic, each_alone
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,7 +21,7 @@ def _families() -> Iterator[None]:
 
 
 def answers_alone(group: RankGroup) -> list[Answer]:
-    return one_by_one(Traffic(group, scheduler_config()), random_requests())
+    return each_alone(group, scheduler_config(), random_requests())
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["bf16", "int8"])

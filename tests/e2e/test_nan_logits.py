@@ -11,7 +11,7 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, KvCacheDtype, Wei
 
 from tests.support import checkpoints
 from tests.support.same_bits import GREEDY, QUANTIZED, SAMPLED, make_group, scheduler_config, tiny_model
-from tests.support.traffic import Request, Traffic, one_by_one
+from tests.support.traffic import Request, Traffic, each_alone
 
 SPOILED = 77  # its embedding is NaN
 SHARED = 70  # tokens that all prompts begin with: two pages, and a part of the third
@@ -62,7 +62,7 @@ def test_requests_that_see_a_nan_end_and_the_others_keep_every_bit(
     experts = name == "qwen2_moe"
     formats_of = {"formats": formats, "kv_cache_dtype": kv_cache_dtype, "expert_parallel": experts}
     with make_group(tmp_path, tp, isa=isa, **formats_of) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), good)
+        alone = each_alone(group, scheduler_config(), good)
         assert not any(answer.nan for answer in alone)
         for ahead, step_tokens in ((1, 512), (2, 512), (2, 64)):
             # Few pages, so that those of the spoiled ones are given to others at once.

@@ -19,7 +19,7 @@ from tests.support.same_bits import (
     scheduler_config,
     ways_to_serve,
 )
-from tests.support.traffic import Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Request, Traffic, assert_serves, each_alone
 
 FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
 
@@ -30,7 +30,7 @@ def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
 
 def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int]:
     """Draft tokens of `requests`, served in many ways, whose answers are those without draft tokens."""
-    alone = one_by_one(Traffic(group, scheduler_config()), requests)
+    alone = each_alone(group, scheduler_config(), requests)
     right = wrong = 0
     for ahead, changes in ways_to_serve(group):
         traffic = drafted(group, ahead=ahead, **changes)
@@ -72,7 +72,7 @@ def test_one_that_goes_by_hidden_states_alone_is_always_right(name: str, tp: int
 def test_one_that_is_mostly_wrong_changes_no_bit(name: str, tp: int, tmp_path: Path) -> None:
     requests = few_requests()
     with make_group(save_predicting(name, tmp_path), tp, mtp=True) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         for ahead in (1, 2):
             traffic = drafted(group, ahead=ahead, enable_prefix_cache=True, num_pages=FEWEST_PAGES)
             assert traffic.serve(requests) == alone

@@ -35,7 +35,7 @@ from tests.support.same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from tests.support.traffic import Answer, Request, Traffic, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, each_alone, one_by_one
 
 
 @dataclass
@@ -79,7 +79,7 @@ def subject(case: dict[str, object], isa: str, tp: int) -> Iterator[Subject]:
     requests = adapted(random_requests()) if case["adapters"] else random_requests()
     with make_group(tp=tp, isa=isa, **case) as group:
         assert group.isa == isa
-        yield Subject(group, requests, one_by_one(Traffic(group, scheduler_config()), requests))
+        yield Subject(group, requests, each_alone(group, scheduler_config(), requests))
 
 
 def test_a_batch_changes_no_bit(subject: Subject) -> None:
@@ -194,7 +194,7 @@ def test_whole_experts_on_each_rank_say_the_same_in_any_company(formats: WeightF
 
 def assert_same_answers(group: RankGroup, requests: list[Request], few_pages: int) -> None:
     """Alone, in a batch, in chunks, from the cache, and retracted."""
-    alone = one_by_one(Traffic(group, scheduler_config()), requests)
+    alone = each_alone(group, scheduler_config(), requests)
     chunked = Traffic(group, scheduler_config(max_step_tokens=64))
     assert chunked.serve(requests) == alone
     cached = Traffic(group, scheduler_config(enable_prefix_cache=True))

@@ -22,7 +22,7 @@ from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
 from tests.support.real_server import RealServer
 from tests.support.same_bits import FEW_PAGES, make_group, random_requests, scheduler_config, tiny_model
-from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, assert_serves, each_alone
 
 STREAMS = 6
 
@@ -51,7 +51,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model = checkpoints.save(tiny_model(name, num_hidden_layers=3), tmp_path_factory.mktemp(name))
     requests = random_requests()
     with make_group(model, tp) as whole:
-        alone = one_by_one(Traffic(whole, scheduler_config()), requests)
+        alone = each_alone(whole, scheduler_config(), requests)
     with make_group(model, tp, stages=stages) as group:
         yield Subject(group, stages, requests, alone)
 

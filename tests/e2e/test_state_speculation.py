@@ -20,7 +20,7 @@ from tests.support.same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from tests.support.traffic import Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Request, Traffic, assert_serves, each_alone
 
 FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 SNAPSHOTS, DRAFTS = 6, 9
@@ -50,7 +50,7 @@ def group(tp: int, isa: str, family: str, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("wrong", [2, 6])
 def test_draft_tokens_of_the_front_end_change_no_bit(group: RankGroup, ahead: int, wrong: int) -> None:
     requests = random_requests()
-    alone = one_by_one(Traffic(group, scheduler_config()), requests)
+    alone = each_alone(group, scheduler_config(), requests)
     for changes in ways(FEW_PAGES):
         config = scheduler_config(max_drafts=DRAFTS, **changes)
         traffic = Traffic(group, config, ahead=ahead, drafters=played(requests, alone, wrong=wrong))
@@ -68,7 +68,7 @@ def mtp(group: RankGroup, *, ahead: int, **changes: Any) -> Traffic:
 def test_a_layer_that_is_mostly_wrong_changes_no_bit(name: str, tp: int, tmp_path: Path) -> None:
     requests = few_requests()
     with make_group(save_predicting(name, tmp_path), tp, mtp=True, **STATES) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         for ahead in (1, 2):
             for changes in ways(FEWEST_PAGES):
                 traffic = mtp(group, ahead=ahead, **changes)
@@ -84,7 +84,7 @@ def test_a_layer_that_goes_by_hidden_states_alone_is_always_right(name: str, tp:
     ]
     right = wrong = 0
     with make_group(save_follower(name, tmp_path), tp, mtp=True, **STATES) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         for ahead, changes in enumerate(ways(FEW_PAGES)):
             traffic = mtp(group, ahead=1 + ahead % 2, **changes)
             assert_serves(traffic, requests, alone)
@@ -98,7 +98,7 @@ def test_a_layer_that_goes_by_hidden_states_alone_is_always_right(name: str, tp:
 def test_a_draft_model_changes_no_bit(tp: int, tmp_path: Path) -> None:
     draft, requests = save_tiny_model("llama", tmp_path / "draft"), few_requests()
     with make_group(save_tiny_model("qwen3_5", tmp_path / "served"), tp, draft_model=draft, **STATES) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        alone = each_alone(group, scheduler_config(), requests)
         for ahead in (1, 2):
             config = scheduler_config(worker_drafter="draft_model", max_drafts=DRAFTS, **ways(FEWEST_PAGES)[3])
             traffic = Traffic(group, config, ahead=ahead, drafters=NoDrafters())

@@ -20,7 +20,7 @@ from tests.support.same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from tests.support.traffic import Answer, Traffic, one_by_one
+from tests.support.traffic import Answer, each_alone
 
 ON = ("--weights-cache-gib", "1", "--kv-cache-gib", "0.1")
 SETTLED_S = 2.1  # a checkpoint that is younger is not cached
@@ -67,7 +67,7 @@ def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model:
     for origin in ("checkpoint", "cache"):
         with make_group(model, tp, formats=formats, weights_cache=WeightsCache(str(tmp_path), 1 << 30)) as group:
             assert [ready.weights_from for ready in group.ready] == [origin] * tp
-            answers.append(one_by_one(Traffic(group, scheduler_config()), requests))
+            answers.append(each_alone(group, scheduler_config(), requests))
             wait_until_written(tmp_path, tp)
     assert answers[0] == answers[1]
 
@@ -83,7 +83,7 @@ def test_whole_experts_are_cached_apart_from_columns_of_all(
             models[name], 2, formats=formats, weights_cache=cache, expert_parallel=expert_parallel
         ) as group:
             assert [ready.weights_from for ready in group.ready] == [origin] * 2
-            answers.append(one_by_one(Traffic(group, scheduler_config()), requests))
+            answers.append(each_alone(group, scheduler_config(), requests))
             end = time.monotonic() + PATIENCE_S
             while sum(each.endswith("of2") for each in names(tmp_path / "packed")) < (4 if expert_parallel else 2):
                 assert time.monotonic() < end

@@ -19,7 +19,7 @@ from tests.support import checkpoints, gemma4_vision, gemma_vision, vision
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import BATCH, GREEDY, SAMPLED, make_group, scheduler_config
-from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, assert_serves, each_alone, one_by_one
 
 SHAPES = ((5, 3), (1, 7), (8, 8), (2, 2), (3, 10))  # rows and columns of features of Gemma 4's images
 PLACES = 2  # of the feature pool: features make way, and are made again
@@ -113,7 +113,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     table = WindowTable(window, window.least_pages(BATCH, scheduler_config().shared_step_tokens) + ANCHORS)
     limits = {"rows_per_tile": rows, "whole_images": whole, "window_tables": (table,)}
     with make_group(folder, tp, tiles=pixels, feature_tiles=PLACES, window_pages=[table.num_pages]) as group:
-        alone = one_by_one(Traffic(group, config(**limits)), asked)
+        alone = each_alone(group, config(**limits), asked)
         one, other = TWINS
         assert alone[one] != alone[other]
         yield Subject(group, asked, alone, limits)

@@ -20,7 +20,7 @@ from tests.support.same_bits import (
     scheduler_config,
     ways_to_serve,
 )
-from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, assert_serves, each_alone, one_by_one
 
 STEP_TOKENS = scheduler_config().shared_step_tokens
 # mixtral has a window in every layer, as Mistral has, and llama4 chunks.
@@ -47,7 +47,7 @@ def longer_requests() -> list[Request]:
 
 def answers_without(model: Path, tp: int, requests: list[Request], **settings: object) -> list[Answer]:
     with make_group(model, tp, **settings) as group:
-        return one_by_one(Traffic(group, scheduler_config()), requests)
+        return each_alone(group, scheduler_config(), requests)
 
 
 def given_back(plans: list[StepPlan]) -> int:

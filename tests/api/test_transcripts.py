@@ -11,15 +11,15 @@ from starlette.routing import compile_path
 
 from tests.support.app_routes import document, operations
 from tests.transcripts.form import FILES, Exchange, read
-from tests.transcripts.replay import WAYS, Clients
+from tests.transcripts.replay import Clients
 
 EXCHANGES = [each for file in FILES for scene in read(file) for each in scene.exchanges]
 _STREAMED = ("text/event-stream", "application/x-ndjson")
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
-    with Clients(WAYS[request.param]) as clients:
+@pytest.fixture(scope="module")
+def clients() -> Iterator[Clients]:
+    with Clients() as clients:
         yield clients
 
 

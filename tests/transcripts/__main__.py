@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from tests.transcripts.form import FILES
-from tests.transcripts.replay import Clients, in_process
+from tests.transcripts.replay import Clients
 
 
 def main() -> int:
@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="names of files without their suffix (default: all)")
     given = parser.parse_args()
     changed = 0
-    with Clients(in_process) as clients:
+    with Clients() as clients:
         for file in FILES:
             if given.names and file.stem not in given.names:
                 continue

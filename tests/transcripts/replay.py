@@ -1,22 +1,19 @@
-"""Plays the requests of transcripts to applications, and writes what they answer."""
+"""Plays the requests of transcripts to servers, and writes what they answer."""
 
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import msgspec
-from numaserve.server.app.application import create_app
-from numaserve.server.generation.context import ApiContext
 from numaserve.server.scheduler.adapter import Adapter
 from numaserve.server.scheduler.request import Request
 from numaserve.workers.interface.protocol import SamplingParams
-from starlette.testclient import TestClient
 
 from tests.golden.normalise import DATE, HEX, IDS, TIMES
 from tests.support.api_fakes import FakeEngine
@@ -40,36 +37,11 @@ _NOT_SHOWN = {"request_id", "prompt", "sampling", "scope", "client", "matcher", 
 _SEEDED = re.compile(r'seed": [0-9]')  # all other seeds are random
 _NUMBERED = re.compile(r"\b((?:cmpl|chatcmpl|resp|msg|rs|fc|call|toolu)[-_])([0-9]{1,3})(?![0-9a-zA-Z])")
 
-_LOCAL = "http://127.0.0.1"
-
-Way = Callable[[ApiContext], AbstractContextManager[httpx.Client]]
-
-
-@contextmanager
-def in_process(context: ApiContext) -> Iterator[httpx.Client]:
-    """Yield a client that calls the application over `context`."""
-
-    with TestClient(
-        create_app(context), base_url=_LOCAL, follow_redirects=False, raise_server_exceptions=False
-    ) as client:
-        yield client
-
-
-@contextmanager
-def over_http(context: ApiContext) -> Iterator[httpx.Client]:
-    """Yield a client of a server over `context` on a port of its own."""
-    with ServedContext(context) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
-
-
-WAYS: dict[str, Way] = {"in process": in_process, "over HTTP": over_http}
-
 
 class Clients:
-    """A client and an engine for each model, by one way in; made when a scene needs them."""
+    """A server, its client and its engine for each model, started when a scene needs them."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self) -> None:
         self._made: dict[str, tuple[httpx.Client, FakeEngine]] = {}
         self._stack = ExitStack()
 
@@ -86,7 +58,9 @@ class Clients:
     def _play(self, scene: Scene) -> Iterator[tuple[Exchange, list[str]]]:
         if scene.model not in self._made:
             engine = engine_of(scene.model, {})
-            self._made[scene.model] = self._stack.enter_context(self._way(context_of(scene.model, engine))), engine
+            server = self._stack.enter_context(ServedContext(context_of(scene.model, engine)))
+            client = self._stack.enter_context(httpx.Client(base_url=server.url, timeout=60))
+            self._made[scene.model] = client, engine
         client, engine = self._made[scene.model]
         vars(engine).update(vars(engine_of(scene.model, scene.engine)))
         names = _Names()

@@ -12,6 +12,7 @@ Values = npt.NDArray[np.float32]
 
 _MX_GROUP = 32
 _E2M1_MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_E2M1_MIDDLES = (_E2M1_MAGNITUDES[1:] + _E2M1_MAGNITUDES[:-1]) / 2
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -36,16 +37,16 @@ def rounded_anew(values: Values) -> Values:
 class Rounded:
     """Unsigned codes [n, k], scales and zero points [n, groups], and the group of each column."""
 
-    codes: npt.NDArray[np.int64]
+    codes: npt.NDArray[np.int32]
     scales: Values
-    zeros: npt.NDArray[np.int64]
+    zeros: npt.NDArray[np.int32]
     index: npt.NDArray[np.int64]
 
     @property
     def values(self) -> Values:
         """scale * (code - zero)."""
-        columns = self.index
-        return (self.codes - self.zeros[:, columns]).astype(np.float32) * self.scales[:, columns]
+        zeros, scales = (np.take(each, self.index, axis=1) for each in (self.zeros, self.scales))
+        return (self.codes - zeros).astype(np.float32) * scales
 
 
 def rounded(weight: Values, bits: int, group: int, symmetric: bool, *, act_order: bool = False) -> Rounded:
@@ -57,23 +58,25 @@ def rounded(weight: Values, bits: int, group: int, symmetric: bool, *, act_order
     if act_order:
         index = np.random.default_rng(k).permutation(index)
     top, middle = 2**bits - 1, 2 ** (bits - 1)
-    groups = int(index.max()) + 1
-    scales, zeros = np.zeros((n, groups), np.float16), np.full((n, groups), middle)
-    for g in range(groups):
-        part = weight[:, index == g]
-        if symmetric:
-            scales[:, g] = np.abs(part).max(axis=1) / (middle - 1)
-        else:
-            low, high = np.minimum(part.min(axis=1), 0), np.maximum(part.max(axis=1), 0)
-            scales[:, g] = (high - low) / top
-            # A zero point of 0 has no minus one in four bits.
-            zeros[:, g] = np.clip(np.rint(-low / scales[:, g].astype(np.float32)), 1, top)
+    order = np.argsort(index, kind="stable")
+    # The last group may be shorter: its first column once more changes neither its largest nor its smallest weight.
+    order = np.concatenate([order, np.repeat(order[k - k % width : k - k % width + 1], -k % width)])
+    groups = (np.take(weight, order, axis=1) if act_order or len(order) > k else weight).reshape(n, -1, width)
+    if symmetric:
+        scales = (np.abs(groups).max(axis=2) / (middle - 1)).astype(np.float16)
+        zeros = np.full(scales.shape, middle, np.int32)
+    else:
+        low, high = np.minimum(groups.min(axis=2), 0), np.maximum(groups.max(axis=2), 0)
+        scales = ((high - low) / top).astype(np.float16)
+        # A zero point of 0 has no minus one in four bits.
+        zeros = np.clip(np.rint(-low / scales.astype(np.float32)), 1, top).astype(np.int32)
     wide = scales.astype(np.float32)
-    codes = np.clip(np.rint(weight / wide[:, index]) + zeros[:, index], 0, top).astype(np.int64)
+    steps = np.rint(weight / np.take(wide, index, axis=1)).astype(np.int32)
+    codes = np.clip(steps + np.take(zeros, index, axis=1), 0, top)
     return Rounded(codes, wide, zeros, index)
 
 
-def pack_words(values: npt.NDArray[np.int64], bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
+def pack_words(values: npt.NDArray[np.integer], bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
     """Fields of the last dimension into int32 words, lowest bits first; `order` says which of its fields comes when.
     Those of 3 bits go on in the next word, and end with whole threes of words."""
     if bits == 3:
@@ -150,15 +153,11 @@ def fp8(weight: Values, *, block: tuple[int, int] | None, per_row: bool = True, 
     """e4m3, with a scale in fp32 for each block, each row, or the whole matrix."""
     n, k = weight.shape
     rows, columns = block or ((1, k) if per_row else (n, k))
-    scales = np.zeros((-(-n // rows), -(-k // columns)), np.float32)
-    codes = torch.zeros(n, k, dtype=torch.float8_e4m3fn)
-    values = np.zeros_like(weight)
-    for i in range(scales.shape[0]):
-        for j in range(scales.shape[1]):
-            part = np.s_[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
-            scales[i, j] = np.abs(weight[part]).max() / 448
-            codes[part] = torch.from_numpy(weight[part] / scales[i, j]).to(torch.float8_e4m3fn)
-            values[part] = codes[part].float().numpy() * scales[i, j]
+    peaks = np.maximum.reduceat(np.abs(weight), np.arange(0, n, rows), axis=0)
+    scales = np.maximum.reduceat(peaks, np.arange(0, k, columns), axis=1) / np.float32(448)
+    wide = np.repeat(np.repeat(scales, rows, axis=0)[:n], columns, axis=1)[:, :k]
+    codes = torch.from_numpy(weight / wide).to(torch.float8_e4m3fn)
+    values = codes.float().numpy() * wide
     stored = torch.from_numpy(scales if block or per_row else scales.reshape(()))
     return Written({"weight": codes, scale: stored}, values)
 
@@ -180,6 +179,14 @@ def mxfp8(weight: Values) -> Written:
     return Written({"weight": codes.reshape(weight.shape), "weight_scale": scales}, values)
 
 
+def _nearest_e2m1(scaled: Values) -> npt.NDArray[np.uint8]:
+    """Return the nearest of `_E2M1_MAGNITUDES`, of two as near the smaller, by its place there."""
+    magnitudes, places = np.abs(scaled), np.zeros(scaled.shape, np.uint8)
+    for middle in _E2M1_MIDDLES:
+        places += magnitudes > middle
+    return places
+
+
 def nvfp4(weight: Values, *, modelopt: bool = False, factor: float = 0.0) -> Written:
     """NVFP4 as compressed-tensors writes it, or ModelOpt. `factor` multiplies all weights; by default, it makes the
     largest scale the largest number of e4m3."""
@@ -192,7 +199,7 @@ def nvfp4(weight: Values, *, modelopt: bool = False, factor: float = 0.0) -> Wri
     scales = torch.from_numpy(peaks / 6 / whole).to(torch.float8_e4m3fn)
     wide = scales.float().numpy()[:, :, None]
     scaled = np.divide(groups, wide * whole, out=np.zeros_like(groups), where=wide > 0)
-    nearest = np.abs(np.abs(scaled)[..., None] - _E2M1_MAGNITUDES).argmin(axis=-1)
+    nearest = _nearest_e2m1(scaled)
     codes = (nearest + 8 * (scaled < 0)).astype(np.uint8).reshape(n, k)
     signs = np.where(scaled < 0, -1.0, 1.0)
     values = (_E2M1_MAGNITUDES[nearest] * signs * wide.astype(np.float64) * np.float64(whole)).reshape(n, k)
@@ -213,7 +220,7 @@ def mxfp4(weight: Values, *, packed: bool = False) -> Written:
     # The largest magnitude of a group comes to lie from 4 to 8, of which up to 6 can be had.
     exponents = np.floor(np.log2(np.where(peaks > 0, peaks, 1))).astype(np.int32) - 2
     scaled = np.ldexp(padded, -exponents[:, :, None])
-    nearest = np.abs(np.abs(scaled)[..., None] - _E2M1_MAGNITUDES).argmin(axis=-1)
+    nearest = _nearest_e2m1(scaled)
     codes = (nearest + 8 * (scaled < 0)).astype(np.uint8)
     values = np.ldexp(
         _E2M1_MAGNITUDES[nearest] * np.where(scaled < 0, np.float32(-1), np.float32(1)), exponents[:, :, None]

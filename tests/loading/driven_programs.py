@@ -17,7 +17,7 @@ from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member
 from numaserve.workers.program.slots import slot_settings
 
-from tests.support.recorded_programs import HIDDEN, VOCAB, Part, Shapes, all_programs
+from tests.support.recorded_programs import HIDDEN, VOCAB, Part, Shapes, recorders
 
 AnyProgram = Program | ReferenceProgram
 RECURRENT = [
@@ -124,7 +124,7 @@ def reference(
 
 def recurrent_program(name: str, backend: str, team: Team, numbers: Numbers) -> AnyProgram:
     """A recorded program of one rank, native or with the numbers of the reference."""
-    b = all_programs(Part(weights=RandomWeights(team)))[name]
+    b = recorders(Part(weights=RandomWeights(team)))[name]()
     return make_program(b.setup, b.fused(), team) if backend == "native" else reference(b, b.fused(), numbers)
 
 

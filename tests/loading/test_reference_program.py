@@ -42,17 +42,17 @@ from tests.support.recorded_programs import (
     VOCAB,
     Part,
     Shapes,
-    all_programs,
     dense,
     encoder,
     latent,
     mixture,
     pooled,
+    recorders,
     spaces,
     tokens,
 )
 
-NAMES = [name for name in all_programs() if not name.startswith("pooled")]  # those that sample
+NAMES = [name for name in recorders() if not name.startswith("pooled")]  # those that sample
 EXACT = Numbers(torch.float64, rounded=False)
 
 
@@ -63,7 +63,7 @@ def part(team: Team) -> Part:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fused_operations_give_the_same_bits_natively(name: str, part: Part, team: Team) -> None:
-    b = all_programs(part)[name]
+    b = recorders(part)[name]()
     assert len(b.fused()) < len(b.operations)
     fused, unfused = (make_program(b.setup, each, team) for each in (b.fused(), b.operations))
     assert answers(fused) == answers(unfused)
@@ -86,7 +86,7 @@ def test_a_norm_of_groups_has_the_bits_of_a_norm_that_ranks_divide(part: Part, t
 @pytest.mark.parametrize("numbers", [DECLARED, EXACT], ids=["declared", "exact"])
 @pytest.mark.parametrize("name", NAMES)
 def test_fused_operations_mean_the_same(name: str, numbers: Numbers, part: Part) -> None:
-    b = all_programs(part)[name]
+    b = recorders(part)[name]()
     fused, unfused = (answers(reference(b, each, numbers)) for each in (b.fused(), b.operations))
     np.testing.assert_allclose(logprobs(fused), logprobs(unfused), rtol=1e-5 if numbers is DECLARED else 1e-12)
 
@@ -95,7 +95,7 @@ def test_fused_operations_mean_the_same(name: str, numbers: Numbers, part: Part)
 def test_native_code_is_as_near_to_exact_numbers_as_the_declared_roundings_are(
     name: str, part: Part, team: Team
 ) -> None:
-    assert_as_near(all_programs(part)[name], team)
+    assert_as_near(recorders(part)[name](), team)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])

@@ -1,6 +1,8 @@
 """Forward passes of one layer, one for each part of the vocabulary, recorded with weights that are only described or
 with what else a test makes."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -519,23 +521,29 @@ def grid_tower(part: Part = ALONE) -> ProgramBuilder:
     return b
 
 
-def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
-    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and four pool."""
-    found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
-    found[f"pooled encoder, {part.world}"] = encoder(part)
-    found[f"pooled maxima, {part.world}"] = masked(part)
-    found[f"pooled, with tokens, {part.world}"] = tokens(part)
+def recorders(part: Part = ALONE) -> dict[str, Callable[[], ProgramBuilder]]:
+    """Return functions that record one program of each kind, with activations in bf16 and in int8.
+
+    Two of them are fused in another way, and four pool.
+    """
+    found: dict[str, Callable[..., ProgramBuilder]] = {"pooled": pooled, "recurrent": recurrent}
+    found |= {"pooled encoder": encoder, "pooled maxima": masked, "pooled, with tokens": tokens}
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture, gated, sliding, spaces, shared, keyed):
-            found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
-    found[f"norms of groups, {part.world}"] = spaces(part, is_local=True)
-    found[f"norms after, {part.world}"] = dense(part, post_norm=True)
-    found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)
-    found[f"no norms before, {part.world}"] = dense(part, post_norm=True, pre_norm=False, format="int8")
+            found[f"{make.__name__}, {format}"] = functools.partial(make, format=format)
+    found["norms of groups"] = functools.partial(spaces, is_local=True)
+    found["norms after"] = functools.partial(dense, post_norm=True)
+    found["norms over heads"] = functools.partial(dense, divided_norm=True)
+    found["no norms before"] = functools.partial(dense, post_norm=True, pre_norm=False, format="int8")
     for format, group in (("bf16", 0), ("int8", 0), ("int4", 32)):
-        found[f"weighted rows, {format}, {part.world}"] = mixture(part, format=format, group=group, weighs_input=True)
-    for format, group in (("bf16", 0), ("int8", 0), ("int4", 32)):
-        found[f"no gates, {format}, {part.world}"] = mixture(part, format=format, group=group, activation="relu2")
-    found[f"divided router, {part.world}"] = mixture(part, held=range(32 * part.world), divided_router=True)
-    found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
-    return found
+        numbers = {"format": format, "group": group}
+        found[f"weighted rows, {format}"] = functools.partial(mixture, **numbers, weighs_input=True)
+        found[f"no gates, {format}"] = functools.partial(mixture, **numbers, activation="relu2")
+    found["divided router"] = functools.partial(mixture, held=range(32 * part.world), divided_router=True)
+    found["in groups"] = functools.partial(dense, format="int4", group=32)
+    return {f"{name}, {part.world}": functools.partial(make, part) for name, make in found.items()}
+
+
+def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
+    """Return the programs of all `recorders`."""
+    return {name: make() for name, make in recorders(part).items()}

@@ -1,5 +1,7 @@
 """Buffers that older libraries saved with the weights: each family ignores those that transformers ignores, unread."""
 
+import copy
+import functools
 import json
 import re
 from collections.abc import Collection, Iterator
@@ -60,9 +62,16 @@ def small_config(kind: type[hf.PreTrainedConfig]) -> hf.PreTrainedConfig:
     """A configuration of a class of transformers, a small one if there is one in the tables of cases."""
     if kind in (hf.Gemma4AssistantConfig, hf.Gemma4UnifiedAssistantConfig):
         return gemma4.assistant_config(FAMILIES["gemma4-keys-only"].config())
+    found = _small_configs().get(kind)
+    return copy.deepcopy(found) if found is not None else kind()
+
+
+@functools.cache
+def _small_configs() -> dict[type[hf.PreTrainedConfig], hf.PreTrainedConfig]:
+    """Return the first configuration of each class in the tables of cases."""
     made = [case() for case in (*_CASES.values(), *encoders.CONFIGS.values())]
     made += [config.get_text_config() for config in made]
-    return next((config for config in made if type(config) is kind), None) or kind()
+    return {type(config): config for config in reversed(made)}
 
 
 def ignored_by_transformers(model: hf.PreTrainedModel) -> set[str]:

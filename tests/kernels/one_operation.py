@@ -212,7 +212,7 @@ class OneOperation:
 def check(case: Case, isa: str) -> None:
     """Check a case by one interpreter."""
     if isa == "reference" and not case.expected:
-        pytest.skip("only bits are compared")
+        return  # only bits are compared
     whole = OneOperation(case, isa)
     found, own = whole.run(), len(whole.results)
     for result, (value, bound) in zip([*found[:own], *whole.stored(), *found[own:]], case.expected, strict=False):

@@ -13,5 +13,11 @@ CASES = row_cases.CASES | recurrent_cases.CASES | cache_cases.CASES | attention_
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_operation_is_that_of_float64(interpreter: str, rng: np.random.Generator, name: str) -> None:
-    check(CASES[name](rng), interpreter)
+def test_an_operation_is_that_of_float64(interpreters: list[str], rng: np.random.Generator, name: str) -> None:
+    case = CASES[name](rng)
+    for interpreter in interpreters:
+        try:
+            check(case, interpreter)
+        except AssertionError as error:
+            error.add_note(f"by {interpreter}")
+            raise

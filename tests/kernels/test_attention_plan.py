@@ -127,18 +127,21 @@ every_plan = pytest.mark.parametrize(
 
 @every_plan
 def test_each_row_attends_each_block_that_it_sees_once(plan: Plan) -> None:
-    items, _ = plan.made()
+    by_sequence: list[list[Item]] = [[] for _ in plan.sequences]
+    for item in plan.made()[0]:
+        by_sequence[item.sequence].append(item)
     for sequence, (start, count) in enumerate(plan.sequences):
         blocks = (start + count - 1) // BLOCK + 1
         attended = [np.zeros((count * plan.group(head), blocks), np.int8) for head in range(plan.heads[1])]
-        for item in (each for each in items if each.sequence == sequence):
+        for item in by_sequence[sequence]:
             assert item.first_row + item.num_rows <= len(attended[item.kv_head])
             rows = slice(item.first_row, item.first_row + item.num_rows)
             attended[item.kv_head][rows, plan.blocks(item)] += 1
         for head, by_row in enumerate(attended):
             assert by_row.max(initial=0) <= 1
-            for row in range(len(by_row)):
-                assert by_row[row, plan.visible(Item(sequence, head, row, 1, -1, 0, False, 0))].all()
+            group = plan.group(head)
+            for row in range(0, len(by_row), group or 1):  # query heads of a token see the same blocks
+                assert by_row[row : row + group, plan.visible(Item(sequence, head, row, group, -1, 0, False, 0))].all()
 
 
 @every_plan

@@ -6,7 +6,7 @@ the versions of the libraries, and the processor's instructions.
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import transformers as hf
 from tests.support.trees import ROOT
 
 FOLDER = ROOT / "build" / "reference-scores"
+
+_LIBRARIES = (torch.__version__, hf.__version__, torch.backends.cpu.get_cpu_capability())
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
@@ -39,11 +41,20 @@ def kept(key: str, compute: Callable[[], Arrays]) -> Arrays:
     return arrays
 
 
+def key_of_files(files: Iterable[Path], *more: object) -> str:
+    """Return a digest of what models are read from, by names and contents, and of `more`, by its representation."""
+    found = hashlib.sha1(repr((*_LIBRARIES, more)).encode(), usedforsecurity=False)
+    for path in files:
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)}".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
 def key_of(model: hf.PreTrainedModel, *more: object) -> str:
     """Return a digest of a model and of `more`, by their representation."""
     config = model.config
-    libraries = (torch.__version__, hf.__version__, torch.backends.cpu.get_cpu_capability())
-    about = (type(model).__name__, config.to_json_string(use_diff=False), config._attn_implementation, libraries, more)
+    about = (type(model).__name__, config.to_json_string(use_diff=False), config._attn_implementation, _LIBRARIES, more)
     # Processors compute it in half of the time of others.
     found = hashlib.sha1(repr(about).encode(), usedforsecurity=False)
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):

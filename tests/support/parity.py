@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -28,7 +28,7 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormats
 from tests.support import checkpoints, fake_quantization
 from tests.support.demo import ALICE, demo_model
 from tests.support.families.table import FAMILIES
-from tests.support.kept_scores import is_played, kept, key_of
+from tests.support.kept_scores import Arrays, is_played, kept, key_of, key_of_files
 from tests.support.rank_group import RankGroup
 
 CONTEXT = 512
@@ -37,6 +37,7 @@ RANDOM_TEXTS = 6
 DEMO = "SmolLM2"
 NAMES = (DEMO, *FAMILIES)
 _PAGES = -(-CONTEXT // PAGE_SIZE)
+_READING = Path(__file__).read_text() + Path(checkpoints.__file__).read_text()
 _PLAYING = Path(fake_quantization.__file__).read_text()  # scores are computed again after a change
 
 Texts = Sequence[list[int]]
@@ -95,13 +96,18 @@ def make_subject(name: str, folder: Path) -> Subject:
 def gguf_subject(name: str, path: Path) -> Subject:
     """Return the model of a GGUF file on a passage of real text, with the weights that the file stands for in bf16."""
     tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
-    # Loading logs an advice about the speed of dequantizing, which happens once here.
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    with _quick_gguf():
-        narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
-    wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
-    wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
-    return _subject(name, path, [tokens], wide, narrow)
+
+    def read() -> tuple[hf.PreTrainedModel, hf.PreTrainedModel]:
+        # Loading logs an advice about the speed of dequantizing, which happens once here.
+        logging.getLogger("transformers").setLevel(logging.ERROR)
+        load = hf.AutoModelForCausalLM.from_pretrained
+        with _quick_gguf():
+            narrow = load(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
+        wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
+        wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
+        return wide, narrow
+
+    return _subject(name, path, [tokens], [path], read)
 
 
 def _random_subject(case: str, folder: Path) -> Subject:
@@ -109,11 +115,14 @@ def _random_subject(case: str, folder: Path) -> Subject:
     model = checkpoints.random_model(case)
     checkpoints.save(model, folder)
     texts = np.random.default_rng(0).integers(3, checkpoints.VOCAB, (RANDOM_TEXTS, POSITIONS + 1)).tolist()
-    models = [
-        checkpoints.model_class(model.config).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
-    return _subject(case, folder, texts, *models)
+
+    def read() -> list[hf.PreTrainedModel]:
+        load = checkpoints.model_class(model.config).from_pretrained
+        return [
+            load(folder, dtype=dtype, attn_implementation="eager").eval() for dtype in (torch.float32, torch.bfloat16)
+        ]
+
+    return _subject(case, folder, texts, sorted(folder.iterdir()), read)
 
 
 @contextlib.contextmanager
@@ -131,9 +140,19 @@ def _quick_gguf() -> Iterator[None]:
         yield
 
 
-def _subject(name: str, path: Path, texts: Texts, wide: hf.PreTrainedModel, narrow: hf.PreTrainedModel) -> Subject:
-    reference = transformers_scores(wide, texts)
-    return Subject(name, path, texts, reference, Distance.between(transformers_scores(narrow, texts), reference))
+def _subject(
+    name: str, path: Path, texts: Texts, files: Iterable[Path], read: Callable[[], Iterable[hf.PreTrainedModel]]
+) -> Subject:
+    """Return the subject whose models in fp32 and in bf16 `read` makes of `files`. They are read only where their
+    scores are not kept: transformers takes longer to read a model than to write it."""
+
+    def compute() -> Arrays:
+        (wide, wide_top), (narrow, narrow_top) = (vars(_computed(each, texts)).values() for each in read())
+        return {"wide": wide, "wide_top": wide_top, "narrow": narrow, "narrow_top": narrow_top}
+
+    found = kept(key_of_files(files, texts, _READING), compute)
+    reference, yardstick = (Scores(found[each], found[f"{each}_top"]) for each in ("wide", "narrow"))
+    return Subject(name, path, texts, reference, Distance.between(yardstick, reference))
 
 
 def transformers_scores(model: hf.PreTrainedModel, texts: Texts, played: object = None) -> Scores:

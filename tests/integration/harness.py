@@ -1,4 +1,4 @@
-"""A whole server over fake workers in one event loop: uvicorn, the application, the engine, the scheduler, ZeroMQ."""
+"""A whole server over fake workers in one event loop: HTTP, the application, the engine, the scheduler, ZeroMQ."""
 
 import asyncio
 import os
@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 
 import httpx
 import msgspec
-import uvicorn
 import uvloop
 from fake_worker import VOCAB
 from numaserve.server.adapters.adapters import Adapters
 from numaserve.server.answers.formats import reasoning_format, tool_format
-from numaserve.server.app.application import ApiContext, ApiLimits, create_app
+from numaserve.server.app.application import ApiContext, ApiLimits
 from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
@@ -27,6 +26,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.request import Request
 from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.service.http import HttpServer
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
@@ -195,21 +195,19 @@ async def serving(options: Options) -> AsyncIterator[Server]:
         tool_format=tool_format(None, options.tokenizer.chat_template),
         reasoning_format=reasoning_format(None, options.tokenizer.chat_template),
     )
-    http = uvicorn.Server(uvicorn.Config(create_app(context), log_level="warning", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        task = asyncio.create_task(http._serve(sockets=[listener]))  # serve() would take over the signal handlers
+        http = HttpServer(context, [listener])
+        task = asyncio.create_task(http.run_until_stopped())
         limits = httpx.Limits(max_connections=None)
         try:
             await engine.start()
-            await until(lambda: http.started)
             async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
                 yield Server(engine, metrics, client, given_up, load)
         finally:
             await engine.stop()
-            http.should_exit = True
+            http.stop()
             await task
-            context.close()
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

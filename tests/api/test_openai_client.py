@@ -1,19 +1,16 @@
 """The `openai` package against a real HTTP server: what it parses is what its users get."""
 
-import socket
-import threading
 import time
 from collections.abc import Iterator
 
 import openai
 import pytest
-import uvicorn
-from numaserve.server.app.application import create_app
 from numaserve.server.engine.types import GenerationFailed
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.quota import KeyLimits
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
+from tests.support.stand_in import ServedContext
 
 KEY = "key-of-a-test"
 LIMITED = "key-of-one-request"
@@ -22,16 +19,8 @@ LIMITED = "key-of-one-request"
 @pytest.fixture
 def base_url(engine: FakeEngine) -> Iterator[str]:
     limited = ApiKey(LIMITED, limits=KeyLimits(requests_per_minute=1))
-    app = create_app(make_context(engine, keys=[KEY, limited]))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            thread.join()
+    with ServedContext(make_context(engine, keys=[KEY, limited])) as server:
+        yield f"{server.url}/v1"
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from numaserve.server.common.key_files import read_key_file
 from numaserve.server.config.hosts import read_hosts
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.service.checks.checkpoint_digest import checkpoint_digest
-from numaserve.server.supervisor.agent_link import AgentAddress
 from numaserve.server.supervisor.agent_messages import (
     Describe,
     Described,
@@ -26,6 +25,7 @@ from numaserve.server.supervisor.agent_messages import (
     encode_message,
     other_version,
 )
+from numaserve.server.supervisor.agent_wire import AgentAddress
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.host_links import check_curve, connect
 from numaserve.workers.interface.protocol import ProtocolError

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
-import zmq
 from numaserve.server.common.death import Death
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.supervisor.agent_messages import (
@@ -26,24 +24,15 @@ from numaserve.server.supervisor.agent_messages import (
     encode_message,
     other_version,
 )
+from numaserve.server.supervisor.agent_wire import AgentAddress
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.judge import RankLook
-from numaserve.workers.interface.host_links import Address, KeyPair, connect
 from numaserve.workers.interface.protocol import ProtocolError
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 5.0  # for a claim: the workers of a launch before may take this long to end
 _REPORT_ATTEMPTS = 12  # attempts between two log lines about an agent that is not there
-
-
-@dataclass(frozen=True)
-class AgentAddress:
-    """The address and the public key of an agent, and the keys of this front end."""
-
-    address: Address
-    public: str
-    keys: KeyPair
 
 
 class AgentLink:
@@ -62,18 +51,11 @@ class AgentLink:
         self.lost: str | None = None  # the reason
         self.wants_times = False
         self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        events = zmq.EVENT_DISCONNECTED
-        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(events)
         self._answered: asyncio.Future[FromAgent] = self._loop.create_future()
         self._silence = PatientTimer(lambda: self._lose(f"it has been silent for {LOST_S:g} s"))
         self._beats: asyncio.TimerHandle | None = None
         self._closed = False
-        self._loop.add_reader(_descriptor(self._socket), self._on_readable)
-        self._loop.add_reader(_descriptor(self._monitor), self._on_event)
-        connect(self._socket, agent.address, agent.public, agent.keys)
+        self._wire = agent.open(self._on_frames, self._on_end)
 
     @property
     def is_open(self) -> bool:
@@ -104,12 +86,8 @@ class AgentLink:
         """Send a message. Does nothing when the agent is lost or the link is closed."""
         if not self.is_open:
             return
-        try:
-            self._socket.send_multipart(encode_message(message), zmq.NOBLOCK)
-        except zmq.Again:
+        if not self._wire.send(encode_message(message)):
             self._lose("it does not read its messages")
-        # Sending may swallow the edge that announces a received message (zmq_getsockopt(3), ZMQ_FD): check again.
-        self._loop.call_soon(self._on_readable)
 
     def close(self) -> None:
         """Close the link. May be called twice."""
@@ -119,10 +97,7 @@ class AgentLink:
         self._silence.stop()
         if self._beats is not None:
             self._beats.cancel()
-        self._loop.remove_reader(_descriptor(self._socket))
-        self._loop.remove_reader(_descriptor(self._monitor))
-        self._socket.disable_monitor()
-        self._context.destroy(linger=0)
+        self._wire.close()
 
     async def _claim(self, ranks: int) -> None:
         self.send(Claim(ranks))
@@ -144,18 +119,15 @@ class AgentLink:
         if self.is_open:  # the agent may have been lost by sending
             self._beats = self._loop.call_later(BEAT_S, self._beat)
 
-    def _on_readable(self) -> None:
-        # The descriptor is edge-triggered, so everything is read until the socket is empty.
-        while not self._closed and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            try:
-                self._on_frames(decode_from_agent(frames))
-            except OtherVersion as other:
-                self._refuse_version(other)
-            except ProtocolError as error:
-                self._lose(f"it has sent an invalid message: {error}")
+    def _on_frames(self, frames: list[bytes]) -> None:
+        try:
+            self._on_answer(decode_from_agent(frames))
+        except OtherVersion as other:
+            self._refuse_version(other)
+        except ProtocolError as error:
+            self._lose(f"it has sent an invalid message: {error}")
 
-    def _on_frames(self, message: FromAgent) -> None:
+    def _on_answer(self, message: FromAgent) -> None:
         if not self._answered.done():
             self._answered.set_result(message)
             return
@@ -174,11 +146,9 @@ class AgentLink:
         else:
             self._answered.set_exception(GroupFailed(Death("failure", problem)))
 
-    def _on_event(self) -> None:
-        while not self._closed and int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._monitor.recv_multipart(zmq.NOBLOCK)
-            if self._answered.done():
-                self._lose("the connection has ended")
+    def _on_end(self) -> None:
+        if self._answered.done():
+            self._lose("the connection has ended")
 
     def _lose(self, reason: str) -> None:
         if not self.is_open:
@@ -187,7 +157,3 @@ class AgentLink:
         reason = self.lost
         self.close()
         self.on_lost(reason)
-
-
-def _descriptor(socket: zmq.Socket[bytes]) -> int:
-    return int(socket.getsockopt(zmq.FD))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec import structs
 from numaserve.server.common.death import Death
 from numaserve.server.common.patience import patiently
-from numaserve.server.supervisor.agent_link import AgentAddress, AgentLink
+from numaserve.server.supervisor.agent_link import AgentLink
 from numaserve.server.supervisor.agent_messages import (
     End,
     Ended,
@@ -22,6 +22,7 @@ from numaserve.server.supervisor.agent_messages import (
     Started,
     StartStage,
 )
+from numaserve.server.supervisor.agent_wire import AgentAddress
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks, GroupSpec
 from numaserve.server.supervisor.judge import RankLook
 from numaserve.server.supervisor.memory import MaskBoard

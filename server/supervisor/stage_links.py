@@ -1,10 +1,10 @@
 """The links between the ranks of consecutive pipeline stages, as their launches name them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec import structs
-from numaserve.server.dispatch.directory import SocketDirectory
-from numaserve.server.supervisor.agent_link import AgentAddress
+from numaserve.server.supervisor.agent_wire import AgentAddress
 from numaserve.workers.interface.host_links import Address, new_keys
 from numaserve.workers.interface.protocol import Launch
 
@@ -13,12 +13,12 @@ def linked(
     launches: Sequence[Launch],
     agents: Sequence[AgentAddress | None],
     ports: Mapping[int, Sequence[int]],
-    directory: SocketDirectory,
+    folder: Path | None,
 ) -> list[list[Launch]]:
     """Return the launches of each stage, with the links to the stages before and after.
 
     `agents` has the agent of each stage, None for this host. `ports` has the ports on which the ranks of an agent's
-    stage listen, by stage. Two stages of this host have sockets in the `directory`; all others have encrypted links
+    stage listen, by stage. Two stages of this host have sockets in the `folder`; all others have encrypted links
     with new keys.
     """
     tp = launches[0].world_size
@@ -28,7 +28,7 @@ def linked(
         for rank in range(tp):
             before, own = stages[stage - 1][rank], stages[stage][rank]
             if agent is None:
-                rows = f"ipc://{directory.path}/rank{own.number}.sock"
+                rows = f"ipc://{folder}/rank{own.number}.sock"
                 before, own = structs.replace(before, rows_to=rows), structs.replace(own, rows_from=rows)
             else:
                 keys = new_keys()

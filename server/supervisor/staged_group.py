@@ -47,7 +47,9 @@ class StagedGroup:
         self._loaded: dict[int, tuple[int, int]] = {}
         self._tp = spec.launches[0].world_size
         self._agents = agents or [None] * (len(spec.launches) // self._tp)
-        self._directory = SocketDirectory(len(spec.launches))
+        # Only stages of this host that follow each other have sockets there.
+        is_needed = any(each is None for each in self._agents[1:])
+        self._directory = SocketDirectory(len(spec.launches)) if is_needed else None
         self._links: dict[int, AgentLink] = {}  # by stage
         self._stages: list[Group] = []  # empty before all agents are taken
 
@@ -74,7 +76,8 @@ class StagedGroup:
         await self._claim_agents()
         ports = {stage: link.ports for stage, link in self._links.items()}
         agents = [None if each is None else each.agent for each in self._agents]
-        launches = linked(self._spec.launches, agents, ports, self._directory)
+        folder = None if self._directory is None else self._directory.path
+        launches = linked(self._spec.launches, agents, ports, folder)
         self._stages = [self._group(stage, part) for stage, part in enumerate(launches)]
         self._starts = [asyncio.ensure_future(stage.start()) for stage in self._stages]
         done, _ = await asyncio.wait(self._starts, return_when=asyncio.FIRST_EXCEPTION)
@@ -111,7 +114,8 @@ class StagedGroup:
             link.close()
         if not self._over:
             self._over = True
-            self._directory.remove()
+            if self._directory is not None:
+                self._directory.remove()
 
     async def _claim_agents(self) -> None:
         """Take all agents, again those that are lost while another one is waited for."""

@@ -17,7 +17,7 @@ from numaserve.server.common.key_files import read_key_file, write_key_file
 from numaserve.server.config.serve import load_config
 from numaserve.server.service.checks.instruction_set import instruction_set
 from numaserve.server.service.hosts import describe_host, find_hosts
-from numaserve.server.supervisor.agent_link import AgentAddress, AgentLink
+from numaserve.server.supervisor.agent_link import AgentLink
 from numaserve.server.supervisor.agent_messages import (
     Beat,
     Claim,
@@ -30,6 +30,7 @@ from numaserve.server.supervisor.agent_messages import (
     encode_message,
     own_version,
 )
+from numaserve.server.supervisor.agent_wire import AgentAddress
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.host_links import PART_BYTES, Address, KeyPair, connect, listen, new_keys

@@ -16,7 +16,7 @@ from numaserve.server.service.hosts import StageHost
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.process.logs import TextFormatter
 from numaserve.server.service.start_report import log_start
-from numaserve.server.supervisor.agent_link import AgentAddress
+from numaserve.server.supervisor.agent_wire import AgentAddress
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.host_links import Address, KeyPair
 from numaserve.workers.interface.windows import Window

@@ -48,6 +48,7 @@ class SimulatedGroup:
         on_failure: Callable[[Death], None],
         adapters: Callable[[], Sequence[LoraAdapter]],
         disks: SimulatedDisks,
+        held_until: Callable[[int], float] = lambda _rank: 0.0,
     ) -> None:
         self._world = world
         self._scenario = scenario
@@ -56,8 +57,11 @@ class SimulatedGroup:
         self._adapters = adapters
         self._launched: Sequence[LoraAdapter] = ()
         self._ready: asyncio.Future[None] = world.loop.create_future()
-        self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame, disks=disks)
+        self._workers = SimulatedWorkers(
+            world, scenario, tell=self._tell, die=self.die, blame=self.blame, disks=disks, held_until=held_until
+        )
         self._frozen_at = float("inf")
+        self._lost_at = float("inf")
         self._blamed = False  # it has done what it may be declared broken for
         self.pids: list[int] = []
         self.board: SimulatedBoard | None = None
@@ -93,8 +97,6 @@ class SimulatedGroup:
 
     def fail(self, death: Death) -> None:
         """Be declared broken."""
-        if not self._blamed:
-            self._world.violate(f"workers that do their work were declared broken: {death}")
         self._fail(death)
 
     async def end(self, *, grace_s: float = 0.0) -> None:
@@ -136,6 +138,33 @@ class SimulatedGroup:
             self._frozen_at = self._world.loop.presence()
             self._blamed = True
 
+    def lose_host(self) -> None:
+        """Have the workers of a stage gone, which only their host knows."""
+        self.blame()
+        if self.state in ("loading", "serving"):
+            self._world.note("group.loses a host in a step" if self._workers.in_flight else "group.loses a host idle")
+            self.state = "dead"
+            self._lost_at = self._world.loop.presence()
+            self._workers.stand_still()
+
+    def lost_for(self) -> float:
+        """The seconds since a host was lost, while the front end was there to see it; 0 where it knows."""
+        return max(0.0, self._world.loop.presence() - self._lost_at) if self.state == "dead" else 0.0
+
+    def blame(self) -> None:
+        """Note that the workers may be declared broken."""
+        self._blamed = True
+
+    def is_over(self, death: Death) -> None:
+        """Note that the front end takes the workers to have failed."""
+        if not self._blamed:
+            self._world.violate(f"workers that do their work were declared broken: {death}")
+        self.state = "over"
+        self._workers.stand_still(over=True)
+        if self.board is not None:
+            self.board.close()  # from now on nobody is there to publish for
+        self._world.workers_died(death, self._workers.positions_in_flight())
+
     def frozen_for(self) -> float:
         """The seconds for which the workers have done nothing, not even died, while the front end was there to see it;
         0 or less where they have."""
@@ -146,7 +175,8 @@ class SimulatedGroup:
             return
         if fault and fault != "dies at its end":
             self.state = "over"
-            self._world.workers_failed()
+            if not self._scenario.hosts:  # otherwise the front end does not know of it yet
+                self._world.workers_failed()
             self._ready.set_exception(GroupFailed(Death("exit", f"loading: {fault}")))
             return
         self.state = "serving"
@@ -177,15 +207,9 @@ class SimulatedGroup:
     def _fail(self, death: Death) -> None:
         if self.state not in ("serving", "dead"):
             return
-        self.state = "over"
-        self._workers.stand_still(over=True)
-        if self.board is not None:
-            self.board.close()  # from now on nobody is there to publish for
-        self._world.workers_died(death, self._workers.positions_in_flight())
+        self.state = "dead"
+        self._workers.stand_still()
         self._on_failure(death)
-
-    def _blame(self) -> None:
-        self._blamed = True
 
     def _tell(self, message: FromWorker) -> bool:
         """Deliver a message, as `WorkerGroup` does: a failure also when the group is over. False when it is lost."""

@@ -6,6 +6,7 @@ import weakref
 
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.request import Request
+from numaserve.server.supervisor.agent_messages import LOST_S
 
 from tests.simulation.anchor_order import AnchorOrder
 from tests.simulation.kv_events import KVEvents
@@ -25,6 +26,7 @@ _STATES = {
 }
 
 
+_LOOKS_S = 1.0  # besides the time of a silence, which is looked at now and then, and again after each absence
 _HARMLESS = {"slow", "fail", "unasked", "twice"}  # faults of steps that do not end the workers
 
 
@@ -38,6 +40,8 @@ class Invariants:
         self._scheduler = server.scheduler
         self._metrics = server.metrics
         self._groups = server.groups
+        self._launches = server.launches
+        self._hosts = server.hosts
         anchors = server.scheduler.kv.anchors
         self._anchors = None if anchors is None else AnchorOrder(world, anchors)
         self._events = KVEvents(world, server.scheduler)
@@ -46,6 +50,7 @@ class Invariants:
         config = server.engine._config
         # After the last answer, or the last sign of life of those that freeze just after it.
         self._patience_s = (config.beat_s or 0.0) + 2 * config.step_deadline_s
+        self._silence_s = LOST_S + _LOOKS_S * (1 + len(server.hosts.scenario.absences))
 
     def check(self) -> None:
         """Check what holds at any time."""
@@ -79,6 +84,8 @@ class Invariants:
             world.violate(f"the engine serves, and its workers are {[group.state for group in alive]}")
         if state == "serving" and alive and alive[0].frozen_for() > self._patience_s:
             world.violate("workers that do nothing more went unnoticed")
+        if state == "serving" and alive and max(alive[0].lost_for(), self._hosts.silent_for()) > self._silence_s:
+            world.violate("a host that is gone went unnoticed")
         self._check_adapters()
         steps = self._engine._steps
         if steps._running and len(scheduler.in_flight) != len(steps._in_flight):
@@ -129,7 +136,14 @@ class Invariants:
     def check_search(self, scenario: Scenario) -> None:
         """Check that one request that kills, and nothing else that does, was found with few deaths."""
         poison = sum(wanted.poison for request in scenario.requests for wanted in request.sequences)
-        others = scenario.deaths or scenario.load_faults or not _HARMLESS.issuperset(scenario.step_faults)
+        lonely = scenario.hosts and scenario.absences  # the agents give up a front end that is absent
+        others = (
+            lonely
+            or scenario.host_absences
+            or scenario.deaths
+            or scenario.load_faults
+            or not _HARMLESS.issuperset(scenario.step_faults)
+        )
         if poison == 1 and not others and self._world.deaths:
             suspects = max(len(seeds) for seeds in self._world.deaths)
             if len(self._world.deaths) > math.ceil(math.log2(suspects)) + 2:
@@ -143,8 +157,8 @@ class Invariants:
         if self._engine.state not in ("stopped", "failed"):
             world.violate(f"the engine is {self._engine.state} and not stopped")
         restarts = metrics.calls["workers_restarted"]
-        if restarts != max(0, len(self._groups) - 1):
-            world.violate(f"{restarts} restarts were counted, and there were {len(self._groups)} groups")
+        if restarts != max(0, len(self._launches) - 1):
+            world.violate(f"{restarts} restarts were counted, and there were {len(self._launches)} launches")
         if metrics.ended != world.admitted:
             world.violate(f"{world.admitted} sequences were admitted, and {metrics.ended} ends were counted")
         if metrics.scheduled > world.admitted:

@@ -83,6 +83,8 @@ class _Run:
             self._loop.call_outside_at(at, self._kill)
         for at, seconds in scenario.absences:
             self._loop.call_outside_at(at, self._go_away, seconds)
+        for absence in scenario.host_absences:
+            self._loop.call_outside_at(absence.at, server.hosts.go_away, absence)
         if scenario.keys_removed_at >= 0:
             self._loop.call_at(scenario.keys_removed_at, self._remove_keys)
         tasks = [asyncio.create_task(client.run()) for client in clients]
@@ -90,6 +92,7 @@ class _Run:
         if scenario.ending == "wait":
             invariants.check_quiet()
         await self._stop()
+        await server.hosts.end()  # as agents do without a front end
         await asyncio.wait(tasks)
         for task in tasks:
             task.result()

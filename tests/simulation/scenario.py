@@ -40,11 +40,23 @@ class Request:
 
 
 @dataclass(frozen=True)
+class HostAbsence:
+    """A time in which the host of a stage is dead, or silent."""
+
+    at: float
+    seconds: float
+    stage: int
+    silently: bool  # its connections stay, and what it was sent arrives when it is back
+
+
+@dataclass(frozen=True)
 class Scenario:
     """One run."""
 
     ranks: int
     stages: int  # of the pipeline; a plan is run by all of them
+    hosts: bool  # each stage is on a host of its own, with an agent
+    host_absences: tuple[HostAbsence, ...]
     overlap: bool
     pages: int
     context: int
@@ -130,7 +142,7 @@ class Scenario:
 
 def scenario_of(rng: random.Random) -> Scenario:
     """Draw a scenario."""
-    scenario = _with_stages(_with_disk(_with_few_window_pages(_any_scenario(rng))))
+    scenario = _with_hosts(_with_stages(_with_disk(_with_few_window_pages(_any_scenario(rng)))))
     return _with_one_poison(rng, scenario) if rng.random() < 0.1 else scenario
 
 
@@ -173,6 +185,24 @@ def _with_stages(scenario: Scenario) -> Scenario:
     return replace(scenario, stages=stages, snapshots=0, windows=(), disk_slots=0, worker_drafter=None)
 
 
+def _with_hosts(scenario: Scenario) -> Scenario:
+    """Most models in stages are on several hosts, which go away and come back."""
+    rng = random.Random(f"hosts {scenario.requests[0].at}")  # of its own, as what is drafted
+    if scenario.stages == 1 or rng.random() < 0.3:
+        return scenario
+    last = max(request.at for request in scenario.requests)
+    absences = tuple(
+        HostAbsence(
+            rng.uniform(0, rng.choice((last, 2 * last + 10))),  # the last clients may have gone by then
+            rng.choice((0.2, 1.0, 8.0, 30.0)),
+            rng.randrange(scenario.stages),
+            silently=rng.random() < 0.5,
+        )
+        for _ in range(rng.choice((0, 2, 4)))
+    )
+    return replace(scenario, hosts=True, host_absences=absences, ranks=scenario.stages * rng.choice((1, 1, 2)))
+
+
 def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
     """Nothing goes wrong but by one request, which is computed beside as many others as can be."""
     kinds = ["poison"] + ["plain", "echo"] * 6
@@ -197,6 +227,7 @@ def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
         step_faults={},
         load_faults=0.0,
         deaths=(),
+        host_absences=(),
         ending="wait",
         requests=(*others, killer),
     )
@@ -231,6 +262,8 @@ def _any_scenario(rng: random.Random) -> Scenario:
     return Scenario(
         ranks=rng.choice((1, 2, 2, 3)),
         stages=1,
+        hosts=False,
+        host_absences=(),
         overlap=rng.random() < 0.75,
         pages=pages,
         context=context,

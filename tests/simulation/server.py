@@ -1,7 +1,7 @@
 """The server of a run: all of it is the product's, but for what it is given."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,8 +15,10 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.speculation.drafter import Drafters
-from numaserve.server.supervisor.group import GroupHooks, GroupSpec
+from numaserve.server.supervisor.group import Group, GroupFailed, GroupHooks, GroupSpec
 from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
+from numaserve.server.supervisor.remote_group import AgentStage
+from numaserve.server.supervisor.staged_group import StagedGroup
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.interface.capacity import Capacity
@@ -26,6 +28,7 @@ from tests.simulation.board import SimulatedBoard
 from tests.simulation.counted import CountedMetrics
 from tests.simulation.disk import SimulatedDisks
 from tests.simulation.group import SimulatedGroup
+from tests.simulation.hosts import SimulatedHosts
 from tests.simulation.matchers import SimulatedMatcherWork
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import FIRST, LETTERS
@@ -42,25 +45,38 @@ class Server:
     metrics: CountedMetrics
     adapters: Adapters
     disks: SimulatedDisks
+    hosts: SimulatedHosts
     groups: list[SimulatedGroup] = field(default_factory=list)  # one for each life, as they are made
+    launches: list[Group] = field(default_factory=list)  # of the supervisor; one that waits for a host has no life yet
 
 
 def make_server(world: World, scenario: Scenario) -> Server:
     """A server that has not been started."""
     scheduler, metrics = _scheduler(world, scenario), CountedMetrics()
     groups: list[SimulatedGroup] = []
+    launches: list[Group] = []
     disks = SimulatedDisks(world, scenario)
     adapters = Adapters(scenario.adapters, Described, in_thread=partial(_described, world))
 
-    def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
-        groups.append(SimulatedGroup(world, scenario, hooks, on_failure, spec.adapters, disks))
-        return groups[-1]
+    hosts = SimulatedHosts(world, scenario, disks, groups)
+
+    def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> Group:
+        def failed(death: Death) -> None:
+            groups[-1].is_over(death)
+            on_failure(death)
+
+        if scenario.hosts:
+            launches.append(_Stages(world, spec, hooks, failed, hosts.stages))
+        else:
+            groups.append(SimulatedGroup(world, scenario, hooks, failed, spec.adapters, disks))
+            launches.append(groups[-1])
+        return launches[-1]
 
     def given_up(_reason: str) -> None:
         world.has_given_up(scenario.most_failures, WINDOW_S)
 
     spec = GroupSpec(
-        _launches(scenario.ranks),
+        _launches(scenario.ranks, scenario.ranks // scenario.stages if scenario.hosts else scenario.ranks),
         board_factory=partial(SimulatedBoard, world, lambda: None),
         adapters=adapters.at_launch,
     )
@@ -85,7 +101,29 @@ def make_server(world: World, scenario: Scenario) -> Server:
         adapters=adapters,
         disk_index=disks,
     )
-    return Server(engine, scheduler, metrics, adapters, disks, groups)
+    return Server(engine, scheduler, metrics, adapters, disks, hosts, groups, launches)
+
+
+class _Stages(StagedGroup):
+    """The product's stages, whose starts that fail are counted."""
+
+    def __init__(
+        self,
+        world: World,
+        spec: GroupSpec,
+        hooks: GroupHooks,
+        on_failure: Callable[[Death], None],
+        agents: Sequence[AgentStage],
+    ) -> None:
+        super().__init__(spec, hooks, on_failure, agents)
+        self._world = world
+
+    async def start(self) -> None:
+        try:
+            await super().start()
+        except GroupFailed:
+            self._world.workers_failed()
+            raise
 
 
 @dataclass(frozen=True)
@@ -127,15 +165,15 @@ def _drafters(world: World, scenario: Scenario) -> Drafters | None:
 
 
 @lru_cache
-def _launches(ranks: int) -> tuple[Launch, ...]:
+def _launches(ranks: int, of_stage: int) -> tuple[Launch, ...]:
     return tuple(
         Launch(
-            rank=rank,
-            world_size=ranks,
+            rank=rank % of_stage,
+            world_size=of_stage,
             model="simulated",
-            cpus=[[each] for each in range(ranks)],
-            nodes=[0] * ranks,
-            weights=[1] * ranks,
+            cpus=[[each] for each in range(of_stage)],
+            nodes=[0] * of_stage,
+            weights=[1] * of_stage,
             capacity=Capacity.of_program(1, 1, 1, 1, 1),
             ring_fd=-1,
             ring_nonce=0,

@@ -53,6 +53,7 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
     others |= {"step.starved", "step.crawls"}
     others |= {"draft token of the draft model", "plan behind draft tokens", "front end absent", "anchor found"}
     others |= {"all stages are busy", "tower run", "tower part", "features found"}
+    others |= {"host.dies", "host.is silent", "group.loses a host in a step", "group.loses a host idle"}
     others |= {"client.load", "client.load busy", "client.load failed", "client.unload", "adapter refused"}
     assert faults | deaths | states | clients | others <= seen.keys()
 

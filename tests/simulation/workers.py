@@ -74,7 +74,8 @@ class _Step:
 class SimulatedWorkers:
     """Runs plans one after the other: each rank takes part in all of them.
 
-    `tell` delivers a message, `die` ends the group, `blame` says that it may be declared broken.
+    `tell` delivers a message, `die` ends the group, `blame` says that it may be declared broken. Messages of
+    a rank arrive after `held_until`, which its host decides.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class SimulatedWorkers:
         die: Die,
         blame: Callable[[], None],
         disks: SimulatedDisks,
+        held_until: Callable[[int], float],
     ) -> None:
         self._world = world
         self._scenario = scenario
         self._tell = tell
         self._die = die
         self._blame = blame
+        self._held_until = held_until
         self._memory = SimulatedMemory(
             scenario.limits,
             world.truths,
@@ -379,7 +382,7 @@ class SimulatedWorkers:
         """Have a message of a rank arrive, after those that it sent before."""
         now, way = self._world.loop.time(), self._world.rng.expovariate(1 / _WAY_S)
         # Two timers of the same time would fire in any order.
-        self._arrival[rank] = arrival = max(self._arrival[rank] + 1e-6, now + way)
+        self._arrival[rank] = arrival = max(self._arrival[rank] + 1e-6, now + way, self._held_until(rank))
         if arrival < float("inf"):
             self._world.loop.call_arriving_at(arrival, self._arrive, rank, message)
 

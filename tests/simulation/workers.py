@@ -108,6 +108,7 @@ class SimulatedWorkers:
         self._slots: dict[int, Truth] = {}  # as the plans that were sent have them
         self._late = random.Random(f"{scenario.late_steps} {world.loop.time()}")  # of its own, as what is drafted
         self._frozen = False
+        self._starved_s = 0.0  # in all steps that have been run
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
         self._running = False
         self._dead = False
@@ -218,13 +219,14 @@ class SimulatedWorkers:
         if self._dead:
             return {}
         now, step = self._world.loop.time(), self._queue[0] if self._queue else None
-        state, ran, barriers = "S", now, 0
+        # A look at another host may be older than a step: processor time goes on evenly from one step to the next.
+        state, ran, barriers = "S", now - self._starved_s, 0
         if self._frozen:
             state, ran = "T", 0.0
         elif step is not None and step.fault == "hang":
             state = "R"
         elif step is not None and step.lateness == "starved":
-            state, ran = "R", step.begun
+            state, ran = "R", step.begun - self._starved_s
         elif step is not None:
             state, barriers = "R", int(now * 10)
         return {rank: RankLook(barriers, threads={rank: ThreadTime(state, ran, 0.0)}) for rank in ranks}
@@ -292,6 +294,8 @@ class SimulatedWorkers:
             return
         self._run(step)
         self._queue.popleft()
+        if step.lateness == "starved":
+            self._starved_s += self._world.loop.time() - step.begun
         self.transfers.ran(step)
         self._running = False
         self._begin()

@@ -269,6 +269,8 @@ class Worker:
             sys.exit(1)
         if self.faulty and options.die_loading:
             sys.exit(3)
+        while options.weights is not None and not options.weights.exists():
+            time.sleep(0.005)
         for part in range(1, 5):
             self.send(LoadProgress(self.rank, part * 250, 1000))
 
@@ -331,6 +333,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--fault-rank", type=int, default=-1, help="only this rank commits the faults")
     parser.add_argument("--once", type=Path, default=None)
+    parser.add_argument("--weights", type=Path, help="wait for this file before loading")
     parser.add_argument("--fail-load", default="")
     parser.add_argument("--die-loading", action="store_true")
     parser.add_argument("--garbage", action="store_true")

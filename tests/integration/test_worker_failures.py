@@ -78,13 +78,17 @@ async def test_a_death_in_mid_stream_is_a_pause_with_the_same_tokens(victim: int
         assert server.metric("worker_up", rank=str(victim)) == 1
 
 
-async def test_requests_wait_while_the_workers_are_replaced() -> None:
-    async with serving(Options(queued=1, running=1, faults=SLOW)) as server:
-        os.kill(pids_of(server.engine)[0], signal.SIGKILL)
-        await until(lambda: not server.engine.is_ready())
+async def test_requests_wait_while_the_workers_are_replaced(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.touch()
+    async with serving(Options(queued=1, running=1, faults=(*SLOW, "--weights", str(weights)))) as server:
+        weights.unlink()
+        await _killed(server)
         assert (await server.client.get("/health")).status_code == 503
         assert (await server.client.get("/livez")).status_code == 200
         jobs = [asyncio.create_task(server.complete(prompt=[11], max_tokens=80)) for _ in range(3)]
+        await until(lambda: any(job.done() for job in jobs))  # the one that finds the queue full
+        weights.touch()
         statuses = sorted(answer.status_code for answer in await gather(*jobs))
         assert statuses == [200, 200, 429]
         await _serves_again(server)

@@ -73,7 +73,7 @@ columns:
 # The tests start hundreds of Python processes, which would compile all that they import without bytecode.
 test test-slow: export PYTHONDONTWRITEBYTECODE :=
 
-## Run all tests except the slow ones and those that need other software, in about twelve minutes on two cores;
+## Run all tests except the slow ones and those that need other software, in about eleven minutes on two cores;
 ## `PYTEST_ARGS="tests/unit -k radix"` selects tests
 test: install-test test-packages
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(or $(PYTEST_ARGS),--budget) $(if $(RECORD),--record)

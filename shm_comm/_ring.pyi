@@ -48,8 +48,9 @@ class Ring(RingBase):
         """Set the deadline of each wait, in seconds during which this process runs."""
     def share_cores(self) -> None:
         """Sleep at every wait. For ranks that are not pinned to cores; all ranks of a group must call it."""
-    def leave_verdict_to(self, board: ProgressBase) -> None:
-        """Restart the deadline of a wait each time that the front end looks at the ranks and finds that none hangs."""
+    def leave_verdict(self, lifeline: int) -> None:
+        """Wait for other ranks beyond any deadline while the front end holds the write end of `lifeline`, a pipe. It
+        judges the ranks, and aborts the ring if one hangs."""
     def beat(self) -> None:
         """Record that this rank makes progress; shown by ring-stat."""
     def abort(self, reason: str) -> None:
@@ -145,17 +146,13 @@ class ProgressBase:
     """The C++ class numaserve::progress::Board, which other native modules accept."""
 
 class Progress(ProgressBase):
-    """An end of the progress board: teams record barriers and waiting threads, the front end reads them and records
-    its looks. Keep it alive as long as native code uses it."""
+    """An end of the progress board: teams record barriers and waiting threads, and the front end reads them. Keep it
+    alive as long as native code uses it."""
 
     def __init__(self, fd: int, nonce: int) -> None:
         """Map the board. Raises RingError when the board belongs to another launch."""
     @property
     def world_size(self) -> int: ...
-    @property
-    def looks(self) -> int: ...
-    def look(self) -> None:
-        """Restart the deadlines of waiting ranks."""
     def barriers(self, rank: int) -> int:
         """The barriers that the rank's team has passed. Raises IndexError for a rank out of range."""
     def waiting(self, rank: int, threads: int) -> list[int]:

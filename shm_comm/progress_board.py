@@ -23,10 +23,6 @@ class ProgressBoard:
         self.fd = fd
         self.nonce = nonce
 
-    def look(self) -> None:
-        """Let ranks wait for each other further: no rank hangs."""
-        self._board.look()
-
     def barriers(self, rank: int) -> int:
         """Return the number of barriers that the rank has passed."""
         return self._board.barriers(rank)

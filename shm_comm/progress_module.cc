@@ -34,8 +34,6 @@ void bind_progress(nb::module_& m) {
           [](MappedBoard* self, int fd, std::uint64_t nonce) { new (self) MappedBoard("progress board", fd, nonce); },
           "fd"_a, "nonce"_a)
       .def_prop_ro("world_size", &Board::world)
-      .def_prop_ro("looks", [](const Board& board) { return board.looks().load(std::memory_order_relaxed); })
-      .def("look", &Board::look)
       .def(
           "barriers", [](const Board& board, int rank) { return board.barriers(checked(board, rank)); }, "rank"_a)
       .def(

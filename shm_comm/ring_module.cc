@@ -146,9 +146,7 @@ void bind_ring(nb::module_& m) {
           "lane"_a)
       .def("set_deadline", &set_deadline_seconds, "seconds"_a)
       .def("share_cores", &Ring::share_cores)
-      .def(
-          "leave_verdict_to", [](Ring& ring, const progress::Board& board) { ring.leave_verdict_to(board.looks()); },
-          "board"_a, nb::keep_alive<1, 2>())
+      .def("leave_verdict", &Ring::leave_verdict, "lifeline"_a)
       .def("prefault", &Ring::prefault)
       .def("beat", &Ring::beat)
       .def(

@@ -206,8 +206,7 @@ class WorkerGroup:
             self._channel.broadcast(message)
 
     def look(self, ranks: Collection[int], with_times: bool) -> dict[int, RankLook]:
-        """Look at those of `ranks` that run, for a `Witness`, and let ranks wait for each other further."""
-        self._memory.let_ranks_wait()
+        """Look at those of `ranks` that run, for a `Witness`."""
         return {
             each.rank: self._memory.progress_of(each.rank, thread_times(each.pid) if with_times else {})
             for each in self._processes

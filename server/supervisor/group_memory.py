@@ -56,11 +56,6 @@ class GroupMemory:
         if self._ring is not None:
             self._ring.abort(reason)
 
-    def let_ranks_wait(self) -> None:
-        """Let ranks wait for each other further: no rank hangs."""
-        if self._progress is not None:
-            self._progress.look()
-
     def progress_of(self, rank: int, times: dict[int, ThreadTime]) -> RankLook:
         """Return a look at a rank, whose threads have such processor times."""
         if self._progress is None:

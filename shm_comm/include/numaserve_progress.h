@@ -1,17 +1,17 @@
-// The progress board: one memfd. Ranks count their barriers there, and the front end counts its looks at the ranks.
+// The progress board: one memfd. Ranks count their barriers there, and the front end reads them.
 //
-//   page 0          Geometry, written once by the creator | JudgeLine, written by the front end
+//   page 0          Geometry, written once by the creator
 //   then per rank   one part: PassedLine | ThreadLine x kMaxThreads
 //
 // The node of a part does not matter: no thread of a step reads it, so each line stays in the cache of its writer.
 //
 // A deadline must not depend on the clock alone. A rank that gets little processor time passes its barriers late, while
 // a rank that hangs passes none. Only the front end can distinguish the two: it also sees the processor time of every
-// rank (server/supervisor/judge.py). It is therefore the only judge. Ranks that wait for each other leave the verdict
-// to it, as long as it looks.
+// rank (server/supervisor/judge.py). It is therefore the only judge, and aborts the ring when a rank hangs. Ranks that
+// wait for each other have no deadline as long as it exists. With one that began again at each of its looks, a rank
+// gave up when the front end had been stopped after it had sent a plan to this rank and not to the other yet.
 //
 // Writers of each line. Each has one writer for its whole lifetime, and no store orders any other memory:
-//   looks                    the front end, a few times a second while a step is in flight and no rank hangs
 //   barriers[rank]           thread 0 of the rank, at each barrier of its team
 //   waiting[rank][thread]    that thread: its id while it waits for another thread or rank, otherwise 0
 // All stores are relaxed. A late or torn-apart view of two lines is only an old view: the front end looks again before
@@ -19,7 +19,8 @@
 //
 // The death of a writer leaves its line as it was:
 //   a rank        its barriers stand still. Its pidfd reports the death, long before any deadline.
-//   the front end the looks stand still: each waiting rank's own deadline ends the wait, and aborts the ring.
+//   the front end the ranks' lifeline closes: the deadline of a wait passes, and aborts the ring. A front end that only
+//                 hangs is ended by its own supervisor.
 //
 // The waiting threads are marked and not the working ones, so that a thread of which the board knows nothing counts.
 // Such threads carry messages (ZeroMQ's) or have not reached native code yet. A thread that spins for another one uses
@@ -43,7 +44,7 @@ using ring::kLine;
 using ring::kPage;
 
 inline constexpr std::uint64_t kMagic = 0x474f5250414d554eULL;  // "NUMAPROG"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kMaxThreads = ring::kMaxLanes;  // the threads of a rank beyond are not marked
 
 struct alignas(kLine) Geometry {
@@ -51,13 +52,6 @@ struct alignas(kLine) Geometry {
   std::uint32_t version;
   std::uint32_t world;
   std::uint64_t nonce;
-};
-struct alignas(kLine) JudgeLine {
-  std::atomic<std::uint64_t> looks;
-};
-struct Header {
-  Geometry geometry;
-  JudgeLine judge;
 };
 struct alignas(kLine) PassedLine {
   std::atomic<std::uint64_t> barriers;
@@ -78,7 +72,7 @@ inline std::size_t board_bytes(std::uint32_t world) {
 
 // Writes the header of a fresh, zero-filled mapping of board_bytes(world) bytes.
 inline void format_board(void* base, std::uint32_t world, std::uint64_t nonce) {
-  static_cast<Header*>(base)->geometry = Geometry{.magic = kMagic, .version = kVersion, .world = world, .nonce = nonce};
+  *static_cast<Geometry*>(base) = Geometry{.magic = kMagic, .version = kVersion, .world = world, .nonce = nonce};
 }
 
 // The end of one rank. Without a board it does nothing.
@@ -120,7 +114,7 @@ class Board {
  public:
   // Throws Error when the mapping of `bytes` bytes is not the expected board.
   Board(void* base, std::size_t bytes, std::uint64_t nonce) : base_(static_cast<std::byte*>(base)) {
-    const Geometry geometry = static_cast<const Header*>(base)->geometry;
+    const Geometry geometry = *static_cast<const Geometry*>(base);
     if (geometry.magic != kMagic)
       throw Error("progress board: the descriptor is not a progress board (wrong magic number)");
     if (geometry.version != kVersion)
@@ -139,8 +133,6 @@ class Board {
   int world() const { return static_cast<int>(world_); }
   Rank rank(int rank) const { return Rank(&part(rank)); }
 
-  // For the front end: no rank hangs.
-  void look() const { looks().store(looks().load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   std::uint64_t barriers(int rank) const { return part(rank).passed.barriers.load(std::memory_order_relaxed); }
   // The ids of the threads that wait for another thread or rank; `threads` is the number of threads to look at.
   std::vector<std::uint64_t> waiting(int rank, int threads) const {
@@ -149,9 +141,6 @@ class Board {
       if (const auto id = part(rank).threads[i].waiting.load(std::memory_order_relaxed); id != 0) found.push_back(id);
     return found;
   }
-
-  // For ranks: this number changes as long as the front end looks and finds that no rank hangs.
-  std::atomic<std::uint64_t>& looks() const { return reinterpret_cast<Header*>(base_)->judge.looks; }
 
  private:
   Part& part(int rank) const {

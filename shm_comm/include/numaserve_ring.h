@@ -139,8 +139,9 @@ class Ring {
   // All ranks of the group have to call it, because each wakes the others.
   void share_cores() { policy_.pauses = policy_.umwaits = 0, policy_.sleeps = true; }
 
-  // Restarts the deadline of a wait whenever `looks` changes (numaserve_progress.h). `looks` must outlive the ring.
-  void leave_verdict_to(const std::atomic<std::uint64_t>& looks) { policy_.looks = &looks; }
+  // Leaves it to the front end to end a wait for a rank that hangs, by an abort (numaserve_progress.h), as long as it
+  // holds the write end of `lifeline`. The descriptor must outlive the ring.
+  void leave_verdict(int lifeline) { policy_.lifeline = lifeline; }
 
   // Offset and length of a rank's part in the segment, both multiples of a page: bind this to the rank's node.
   struct Range {

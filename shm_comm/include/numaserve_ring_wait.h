@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cpuid.h>
+#include <poll.h>
 #include <sched.h>
 #include <x86intrin.h>
 
@@ -44,10 +45,14 @@ struct WaitPolicy {
   int pauses = 1000;
   int umwaits = probe_waitpkg() ? 64 : 0;
   bool sleeps = false;  // a wait sleeps instead of yielding; the thread that stores an epoch wakes the waiters
-  const std::atomic<std::uint64_t>* looks = nullptr;  // the deadline begins again when it changes
-
-  std::uint64_t look() const { return looks == nullptr ? 0 : looks->load(std::memory_order_relaxed); }
+  int lifeline = -1;    // read end of a pipe: no wait ends at its deadline while another process may write to it
 };
+
+// Whether a pipe has a writer.
+inline bool is_open(int pipe) {
+  pollfd one{.fd = pipe, .events = 0, .revents = 0};
+  return pipe >= 0 && poll(&one, 1, 0) >= 0 && (one.revents & (POLLHUP | POLLERR | POLLNVAL)) == 0;
+}
 
 // Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word. The
 // pauses cover a peer that is a few microseconds late, the case that latency depends on. The yields cover a peer whose
@@ -65,7 +70,6 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
     _mm_pause();
   }
   Patience patience(policy.deadline_ns);
-  std::uint64_t look = policy.look();
   for (int umwaits = 0;;) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
@@ -75,11 +79,10 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
       umwait_word(epoch, seen);
       continue;
     }
-    if (const std::uint64_t now = policy.look(); now != look) {
-      look = now;
+    if (patience.ends()) {
+      if (!is_open(policy.lifeline)) return Status::deadline;
       patience = Patience(policy.deadline_ns);
     }
-    if (patience.ends()) return Status::deadline;
     if (policy.sleeps)
       sleep_while(epoch, seen, kSleepNs);
     else

@@ -61,6 +61,7 @@ class Mailbox:
         self._poller.register(self._socket, zmq.POLLIN)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller.register(self._wake_fd, zmq.POLLIN)
+        self.lifeline_fd = lifeline_fd
         self._lifeline = zmq.Poller()
         if lifeline_fd >= 0:
             for poller in (self._poller, self._lifeline):
@@ -134,7 +135,7 @@ def serve(mailbox: Mailbox, rank: int) -> int:
 
 
 def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
-    node = NodeContext.enter(launch)
+    node = NodeContext.enter(launch, mailbox.lifeline_fd)
     sent = -1
 
     def report(done: int, total: int) -> None:

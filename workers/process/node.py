@@ -30,8 +30,8 @@ class NodeContext:
     masks: Board | None = None
 
     @classmethod
-    def enter(cls, launch: Launch) -> NodeContext:
-        """Move the calling process to its node. Raises `OSError` when a core may not be used, `RingError` when the
+    def enter(cls, launch: Launch, lifeline_fd: int = -1) -> NodeContext:
+        """Move the calling process to its node. `lifeline_fd` is a pipe whose write end the front end holds. Raises `OSError` when a core may not be used, `RingError` when the
         ring's segment, the mask board or the progress board is not the intended one."""
         node = launch.nodes[launch.rank]
         numa.bind_memory_to(node)
@@ -44,7 +44,7 @@ class NodeContext:
             if min(map(min, launch.cpus)) < 0:  # threads that are not pinned
                 ring.share_cores()
             if progress is not None:
-                ring.leave_verdict_to(progress)
+                ring.leave_verdict(lifeline_fd)
             offset, nbytes = ring.part_range(launch.rank)
             numa.bind_range(ring.base_address + offset, nbytes, node)
             ring.prefault()
@@ -55,7 +55,7 @@ class NodeContext:
         return cls(node=node, team=team, ring=ring, masks=masks)
 
     def set_deadline(self, seconds: float) -> None:
-        """Limit each wait for another rank to `seconds` from now on, or from the front end's last look at the ranks.
+        """Limit each wait for another rank to `seconds`, if no front end judges the ranks.
 
         Raises `ValueError` for a deadline that is out of range, on every rank.
         """

@@ -31,8 +31,11 @@ class NodeContext:
 
     @classmethod
     def enter(cls, launch: Launch, lifeline_fd: int = -1) -> NodeContext:
-        """Move the calling process to its node. `lifeline_fd` is a pipe whose write end the front end holds. Raises `OSError` when a core may not be used, `RingError` when the
-        ring's segment, the mask board or the progress board is not the intended one."""
+        """Move the calling process to its node. `lifeline_fd` is a pipe whose write end the front end holds.
+
+        Raises `OSError` when a core may not be used, `RingError` when the ring's segment, the mask board or the
+        progress board is not the intended one.
+        """
         node = launch.nodes[launch.rank]
         numa.bind_memory_to(node)
         progress = Progress(launch.progress_fd, launch.progress_nonce) if launch.progress_fd >= 0 else None

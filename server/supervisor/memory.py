@@ -40,9 +40,6 @@ class MaskBoard(SharedMemory, Protocol):
 class ProgressBoard(SharedMemory, Protocol):
     """The memory in which ranks show that they progress (`numaserve.shm_comm.progress_board.ProgressBoard`)."""
 
-    def look(self) -> None:
-        """Let ranks wait for each other further: no rank hangs."""
-
     def barriers(self, rank: int) -> int:
         """Return the number of barriers that the rank has passed."""
 

@@ -95,6 +95,7 @@ namespace numaserve::amx {
 namespace {
 
 constexpr size_t kJumpBytes = 5, kArenaBytes = 1 << 18, kArenas = 64, kPlaces = 1 << 15;
+constexpr uint8_t kJump = 0xe9;           // JMP rel32
 constexpr uint8_t kNoInstruction = 0x06;  // PUSH ES, which 64-bit mode does not have
 
 // Memory for runs and their code, within a jump of the program's code.
@@ -160,7 +161,7 @@ class Writer {
     for (const uint8_t value : values) put(value);
   }
   void jump(const uint8_t* to) {
-    bytes({0xe9});
+    put(kJump);
     put(static_cast<int32_t>(to - reinterpret_cast<uint8_t*>(at_) - 4));
   }
 
@@ -191,15 +192,12 @@ bool make_writable(const uint8_t* begin) {
 }
 
 void write_jump(const uint8_t* begin, const uint8_t* to) {
-  std::array<std::byte, kJumpBytes> jump;
-  Writer(jump.data()).bytes({0xe9});
   const auto distance = static_cast<int32_t>(to - begin - static_cast<ptrdiff_t>(kJumpBytes));
-  std::memcpy(jump.data() + 1, &distance, sizeof(distance));
   auto* place = const_cast<uint8_t*>(begin);
   std::atomic_ref(*place).store(kNoInstruction);
   if (!synchronize_cores()) return;  // trapped as before, and looked up
-  std::memcpy(place + 1, jump.data() + 1, kJumpBytes - 1);
-  if (synchronize_cores()) std::atomic_ref(*place).store(std::to_integer<uint8_t>(jump[0]));
+  std::memcpy(place + 1, &distance, sizeof(distance));
+  if (synchronize_cores()) std::atomic_ref(*place).store(kJump);
 }
 
 void patch_alone(const Run& found) {

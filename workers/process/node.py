@@ -58,7 +58,7 @@ class NodeContext:
         return cls(node=node, team=team, ring=ring, masks=masks)
 
     def set_deadline(self, seconds: float) -> None:
-        """Limit each wait for another rank to `seconds`, if no front end judges the ranks.
+        """Limit each wait for another rank to `seconds`, unless a front end that exists judges the ranks.
 
         Raises `ValueError` for a deadline that is out of range, on every rank.
         """

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from numaserve.workers.interface.protocol import Shutdown, encode
+from numaserve.workers.interface.protocol import Failure, Shutdown, encode
+from numaserve.workers.process import loop
 from numaserve.workers.process.loop import Mailbox, Orphaned
 
 
@@ -73,3 +74,12 @@ def test_a_front_end_that_is_gone_is_noticed_whatever_is_done(ends: Ends) -> Non
         ends.mailbox.receive(pause_ms=60_000)
     with pytest.raises(Orphaned):
         ends.mailbox.receive(lambda: True)
+
+
+def test_no_message_is_kept_for_a_front_end_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_LINGER_MS", -1)  # without end
+    both = Ends(tmp_path)
+    both.socket.close()
+    both.alive.close()
+    both.mailbox.send(Failure(0, -1, "nobody reads this"))
+    both.close()

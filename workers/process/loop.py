@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 _STATS_INTERVAL_S = 5.0
 _PROGRESS_STEPS = 50  # most progress messages of a load
+_LINGER_MS = 1000  # for the front end to receive the last messages
 _PAUSE_MS = 20  # time without a plan after which background work starts: shorter pauses occur between two steps
 
 
@@ -55,7 +56,7 @@ class Mailbox:
     def __init__(self, endpoint: str, lifeline_fd: int) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -111,8 +112,9 @@ class Mailbox:
         self._socket.send(encode(message))
 
     def close(self) -> None:
-        """Close the socket once sent messages have left, at most a second later."""
-        self._context.destroy(linger=1000)
+        """Close the socket once sent messages have left, at most a second later, and at once if the front end is gone:
+        the next one waits for the memory of this process."""
+        self._context.destroy(linger=0 if self.is_orphaned else _LINGER_MS)
         os.close(self._wake_fd)
 
 

@@ -30,9 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = runpy.run_path(str(ROOT / "tests" / "clients" / "known_clients.py"))["CLIENTS"]
 MODEL_OF = {client.name: client.model for client in CLIENTS}
 RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
-REQUESTS = {
-    f"{file.stem}-{number}": request for file in RECORDED for number, request in enumerate(json.loads(file.read_text()))
-}
+REQUESTS: dict[str, list[dict[str, Any]]] = {file.stem: json.loads(file.read_text()) for file in RECORDED}  # by client
 MISTAKES = {
     "The model 'other' does not exist.",
     "Invalid value for 'temperature': Input should be less than or equal to 2.",
@@ -122,15 +120,24 @@ def test_every_client_was_recorded_and_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_recorded_request_is_answered_as_it_was(applications: dict[str, TestClient], name: str) -> None:
-    request = REQUESTS[name]
-    answer = _replay(applications[MODEL_OF[name.rpartition("-")[0]]], request)
-    assert answer.status_code == request["status"], answer.text
-    if answer.status_code == 200 and request.get("body", {}).get("stream"):
-        assert any(mark in answer.text.rstrip().splitlines()[-1] for mark in ENDS)
-        assert '"error":{' not in answer.text
+def test_recorded_requests_are_answered_as_they_were(applications: dict[str, TestClient], name: str) -> None:
+    client = applications[MODEL_OF[name]]
+    answers = [(request, _replay(client, request)) for request in REQUESTS[name]]
+    assert [
+        (number, request["method"], request["path"], answer.status_code, answer.text)
+        for number, (request, answer) in enumerate(answers)
+        if not _is_as_recorded(request, answer)
+    ] == []
+
+
+def _is_as_recorded(request: dict[str, Any], answer: Response) -> bool:
+    if answer.status_code != request["status"]:
+        return False
+    if answer.status_code != 200 or not request.get("body", {}).get("stream"):
+        return True
+    return any(mark in answer.text.rstrip().splitlines()[-1] for mark in ENDS) and '"error":{' not in answer.text
 
 
 def test_no_other_recorded_request_was_refused() -> None:
-    refusals = {request.get("refusal") for request in REQUESTS.values() if request["status"] != 200}
+    refusals = {each.get("refusal") for requests in REQUESTS.values() for each in requests if each["status"] != 200}
     assert refusals == MISTAKES | ROUTES_OF_OTHERS

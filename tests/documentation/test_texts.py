@@ -2,17 +2,22 @@
 
 import pytest
 
-from tests.documentation.texts import all_texts
+from tests.documentation.texts import Text, all_texts
 from tests.documentation.texts.rules import broken_rules
 
 
-def test_every_text_keeps_the_rules() -> None:
-    broken = [f"{each.place}: {rule}\n    {each.text}" for each in all_texts() for rule in broken_rules(each.text)]
+@pytest.fixture(scope="module")
+def texts() -> list[Text]:
+    return list(all_texts())
+
+
+def test_every_text_keeps_the_rules(texts: list[Text]) -> None:
+    broken = [f"{each.place}: {rule}\n    {each.text}" for each in texts for rule in broken_rules(each.text)]
     assert not broken, f"{len(broken)} broken rules (CONTRIBUTING.md, Texts):\n" + "\n".join(broken)
 
 
-def test_texts_come_from_every_kind_of_source() -> None:
-    places = {each.place for each in all_texts()}
+def test_texts_come_from_every_kind_of_source(texts: list[Text]) -> None:
+    places = {each.place for each in texts}
     kinds = (".py", ".cc", ".h", ".js", ".html", ".service", "alerts.yml ", "numaserve.json ")
     shown = ("numaserve serve --help", "openapi.json ", "/metrics ")
     assert not [kind for kind in (*kinds, *shown) if not any(kind in place for place in places)]

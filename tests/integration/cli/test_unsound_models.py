@@ -161,28 +161,27 @@ def demo(path: Path) -> bytes:
     return head
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (26, "tensor blk.3.attn_norm.weight has type I32; supported types: F32"),
-        (16, "not a valid GGUF file"),  # IQ2_XXS, which its rows are no blocks of
-        (
-            999,
-            "'blk.3.attn_norm.weight' has GGML type 999, which is not supported; use a file of another type",
-        ),
-        (4, "has GGML type 4, which is not supported"),  # Q4_2, which was withdrawn
-    ],
-)
+UNSUPPORTED = {
+    26: "tensor blk.3.attn_norm.weight has type I32; supported types: F32",
+    16: "not a valid GGUF file",  # IQ2_XXS, which its rows are no blocks of
+    999: "'blk.3.attn_norm.weight' has GGML type 999, which is not supported; use a file of another type",
+    4: "has GGML type 4, which is not supported",  # Q4_2, which was withdrawn
+}
+
+
 def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(
-    kind: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, name = tmp_path / "model.gguf", b"blk.3.attn_norm.weight"
     at = demo(path).index(name) + len(name) + 4 + 8  # after the number of dimensions, and one
     assert passes(path)
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(kind.to_bytes(4, "little"))
-    assert reason in refusal(capsys, path)
+    lines = {}
+    for kind in UNSUPPORTED:
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(kind.to_bytes(4, "little"))
+        lines[kind] = refusal(capsys, path)
+    assert {kind: line for kind, line in lines.items() if UNSUPPORTED[kind] not in line} == {}
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ TEXTS = {
     "words": "the quick brown fox jumps over the lazy dog " * 20,
     "special tokens at the end": "the quick fox " + "[SEP] </s> " * 300,
     "special tokens at the start": "[CLS] <s> " * 300 + "the quick fox",
-    "several pieces": "the quick brown fox jumps over a lazy dog " * (3 * PIECE_CHARACTERS // 40),
+    "several pieces": "the quick brown fox jumps over a lazy dog " * (2 * PIECE_CHARACTERS // 40),
 }
 SIDES = {"left": "start", "right": "end"}
 

@@ -16,7 +16,8 @@ from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesStored
 
 from tests.support.kv_reader import END, Subscriber
 
-LARGE = 30_000  # tokens of a batch that fills the buffers of a socket with a few others
+PAGE, TOKEN = 32, 1 << 17  # tokens of a page, each of five bytes: readers' work is by the page
+LARGE = 2000  # pages of a batch that fills the buffers of a socket with a few others
 KEPT = 4
 
 
@@ -64,7 +65,7 @@ class Raw:
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
     with tempfile.TemporaryDirectory(prefix="ns") as folder:
-        made = Publisher(f"ipc://{folder}/events", f"ipc://{folder}/again", "kv@here@model", 1, kept=KEPT)
+        made = Publisher(f"ipc://{folder}/events", f"ipc://{folder}/again", "kv@here@model", PAGE, kept=KEPT)
         yield made
         made.close()
         assert list(Path(folder).iterdir()) == []
@@ -78,14 +79,14 @@ def subscriber(publisher: Publisher) -> Iterator[Subscriber]:
 
 def large(number: int) -> list[KVEvent]:
     digests = [number * LARGE + each + 1 for each in range(LARGE)]
-    return [PagesStored(None, digests, [0] * LARGE)]
+    return [PagesStored(None, digests, [TOKEN] * LARGE * PAGE)]
 
 
 def publish_small(publisher: Publisher, subscriber: Subscriber, count: int) -> None:
     """Publish, and see that a reader that means well has it all."""
     first = subscriber.next
     for number in range(first, first + count):
-        publisher.publish([PagesStored(None, [1 << 60 | number], [number])])
+        publisher.publish([PagesStored(None, [1 << 60 | number], [number] * PAGE)])
     while subscriber.next < first + count:
         subscriber.read(wait_ms=1)
         subscriber.catch_up()
@@ -233,7 +234,7 @@ def test_heartbeats_are_answered_and_a_subscription_can_be_taken_back(publisher:
     with closing(Raw(publisher.endpoints[0], b"SUB")) as peer:
         decoder, frames = zmtp.Decoder(), list[zmtp.Frame]()
         peer.socket.sendall(b"".join(zmtp.command(b"SUBSCRIBE", b"kv@") + zmtp.command(b"CANCEL", b"kv@")))
-        publisher.publish([PagesStored(None, [1], [1])])
+        publisher.publish([PagesStored(None, [1], [1] * PAGE)])
         peer.socket.sendall(b"".join(zmtp.command(b"PING", b"\0\0so")))
         while len(frames) < 2:
             frames += decoder.feed(peer.socket.recv(1024))

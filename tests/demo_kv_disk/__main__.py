@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-import psutil
 from numaserve.server.kv_disk.inspection import read_folder
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.demo_kv_disk.model import SHAPES, write_model
+from tests.support.living import await_ends
 from tests.support.plain_file import PlainFile
 from tests.support.real_server import RealServer, completion
 
@@ -130,7 +130,7 @@ def _kill(server: RealServer) -> None:
     server.worker_pids()
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait()
-    psutil.wait_procs(server.orphans(), _PATIENCE_S)
+    await_ends(server.orphans(), _PATIENCE_S)
 
 
 def _bandwidth(path: Path) -> float:

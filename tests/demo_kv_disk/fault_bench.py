@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import psutil
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.demo_kv_disk.faulty_disk import FaultyDisk, compiled
 from tests.support.chat_model import write_model
+from tests.support.living import await_ends
 from tests.support.real_server import RealServer, completion
 
 OLD, NEW = range(4), range(4, 8)  # numbers of prompts: the old ones are on disk at the start
@@ -128,7 +128,7 @@ def end(server: RealServer) -> float:
     begin = time.monotonic()
     status = server.terminate()
     seconds = time.monotonic() - begin
-    _, orphans = psutil.wait_procs(server.orphans(), 10)
+    orphans = await_ends(server.orphans(), 10)
     require(status == 0 and not orphans, f"SIGTERM ended with {status}, and left {orphans}")
     return seconds
 

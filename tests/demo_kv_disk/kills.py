@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import psutil
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.support.chat_model import HYBRID, LLAMA, SLIDING, write_model
+from tests.support.living import await_ends
 from tests.support.real_server import RealServer
 
 _FAMILIES = (LLAMA, HYBRID, SLIDING)
@@ -61,7 +61,7 @@ class Load:
             os.kill(server.process.pid, signal.SIGKILL)
             self.counts["servers killed"] += 1
         server.process.wait()
-        psutil.wait_procs(server.orphans(), 60)
+        await_ends(server.orphans())
 
     def _client(self, server: RealServer, is_over: threading.Event, rng: random.Random) -> None:
         while not is_over.is_set():

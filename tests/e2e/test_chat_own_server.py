@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support import encoders
-from tests.support.living import lives
+from tests.support.living import await_ends
 from tests.support.tokenizer_builders import wordpiece_backend
 
 PATIENCE_S = 60.0
@@ -60,8 +59,5 @@ def test_a_model_is_talked_to_and_its_server_ends_with_the_command(folder: Path,
             process.kill()
         process.stdin.close()
         process.wait(PATIENCE_S)
-    end = time.monotonic() + PATIENCE_S
-    while any(lives(each) for each in family):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    assert not await_ends(family)
     assert list(folder.iterdir()) == []

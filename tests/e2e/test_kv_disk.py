@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import psutil
 import pytest
 from numaserve.server.kv_disk.inspection import FolderContents, read_folder
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.support.chat_model import HYBRID, LLAMA, SLIDING, write_model
+from tests.support.living import await_ends
 from tests.support.real_server import RealServer
 
 _PAGES = 12
@@ -41,8 +41,7 @@ def test_a_prefix_outlives_the_server_and_its_workers(tmp_path: Path, case: Case
         server.until(lambda: _is_written(folder, case))
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait()
-        _, orphans = psutil.wait_procs(server.orphans(), 60)
-        assert not orphans
+        assert not await_ends(server.orphans())
     with _server(model, folder, case) as server:
         _warm_up(server)
         assert _answer(server) == (case.cached * PAGE_SIZE, expected)

@@ -19,7 +19,7 @@ from numaserve.workers.planning.topology import read_topology
 from served import Process, announced_url, completion
 
 from tests.support.forked import Forked, processes_since
-from tests.support.living import lives
+from tests.support.living import await_ends, lives
 
 SERVE_FLEET = Path(__file__).with_name("serve_fleet.py")
 CORES = [cpu for node in read_topology().nodes for cpu in node.cpus]
@@ -201,8 +201,7 @@ def test_servers_and_workers_end_with_a_gateway_that_is_killed(serve_fleet: Serv
     assert len(family) >= 4
     os.kill(process.pid, signal.SIGKILL)
     process.wait(60)
-    psutil.wait_procs(family, timeout=60)
-    assert [each for each in family if lives(each)] == []
+    assert not await_ends(family)
 
 
 def test_a_running_stream_is_finished_at_sigterm(serve_fleet: ServeFleet) -> None:

@@ -15,6 +15,7 @@ import pytest
 from served import Serve, announced_url, completion
 
 from tests.support.certificates import Files, make_certificate
+from tests.support.living import await_ends
 
 
 @pytest.fixture
@@ -183,4 +184,4 @@ def test_the_terminal_s_hang_up_ends_the_server(model: Path) -> None:
     children = psutil.Process(pid).children(recursive=True)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    assert not await_ends(children)

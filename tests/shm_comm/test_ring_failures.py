@@ -26,21 +26,22 @@ def survivors(group, victim: int) -> list[str]:
     return [output for rank, output in enumerate(group.outputs()) if rank != victim]
 
 
-# The seeds draw the victim: one row for each world and victim. Slow rows differ only in when the victim dies.
+# The seeds draw the victim: one group for each world and victim. Slow ones differ only in when the victim dies.
 @pytest.mark.parametrize(
-    ("world", "seed"),
-    [
-        *((2, 0), (2, 1), (3, 3), (5, 5)),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in ((2, 2), (3, 4))),
-    ],
+    "drawn",
+    [((2, 0), (2, 1), (3, 3), (5, 5)), pytest.param(((2, 2), (3, 4)), marks=pytest.mark.slow)],
+    ids=["each victim", "other times"],
 )
-def test_survivors_get_the_typed_error_within_the_deadline_when_a_rank_is_killed(start_group, world, seed):
-    group = start_group("endless", world, deadline=1.5, seed=seed)
-    victim = kill_one_at_a_random_point(group, seed)
-    errors = survivors(group, victim)
-    assert {error.split(":")[0] for error in errors} <= {"RingDeadline", "RingAborted"}
-    assert any(error.startswith("RingDeadline") for error in errors)
-    assert all(f"waited 1500 ms for rank {victim} (lane 0" in error for error in errors)
+def test_survivors_get_the_typed_error_within_the_deadline_when_a_rank_is_killed(start_group, drawn):
+    groups, victims = [], []
+    for world, seed in drawn:  # the survivors of one group wait while the next group starts
+        groups.append(start_group("endless", world, deadline=1.5, seed=seed))
+        victims.append(kill_one_at_a_random_point(groups[-1], seed))
+    for group, victim in zip(groups, victims, strict=True):
+        errors = survivors(group, victim)
+        assert {error.split(":")[0] for error in errors} <= {"RingDeadline", "RingAborted"}
+        assert any(error.startswith("RingDeadline") for error in errors)
+        assert all(f"waited 1500 ms for rank {victim} (lane 0" in error for error in errors)
     assert leftovers() == []
 
 

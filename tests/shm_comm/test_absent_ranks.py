@@ -19,12 +19,12 @@ def progress(group) -> int:
 
 
 def test_a_group_that_is_stopped_as_a_whole_goes_on(start_group):
-    group = start_group("endless", 2, deadline=3.0)
+    group = start_group("endless", 2, deadline=1.5)
     group.wait_until_running()
     stop(group.ranks[1])
     time.sleep(0.05)  # the other one waits for it now
     stop(group.ranks[0])
-    time.sleep(4.0)
+    time.sleep(2.5)  # longer than the deadline and a tick
     group.ranks[0].send_signal(signal.SIGCONT)
     time.sleep(0.1)  # nobody comes back at the same moment
     before = progress(group)

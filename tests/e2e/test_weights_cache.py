@@ -45,17 +45,23 @@ def wait_until_written(folder: Path, ranks: int) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All tiny models, and a model that a server can serve: they settle together."""
-    paths = {name: save_tiny_model(name, tmp_path_factory.mktemp(name)) for name in {*TINY_MODELS, MXFP4_MODEL}}
-    paths[MODEL] = write_model(tmp_path_factory.mktemp("chat"), feed_forward=FEED_FORWARD)
-    changed = max(file.stat().st_ctime for path in paths.values() for file in path.iterdir())
+    """All tiny models in the order of the tests, and a model that a server can serve: each settles while the next ones
+    are written or tested."""
+    tiny = dict.fromkeys((*TINY_MODELS, MXFP4_MODEL))
+    paths = {name: save_tiny_model(name, tmp_path_factory.mktemp(name)) for name in tiny}
+    return paths | {MODEL: write_model(tmp_path_factory.mktemp("chat"), feed_forward=FEED_FORWARD)}
+
+
+def settled(path: Path) -> Path:
+    """Wait until a checkpoint is old enough."""
+    changed = max(file.stat().st_ctime for file in path.iterdir())
     time.sleep(max(0.0, changed + SETTLED_S - time.time()))
-    return paths
+    return path
 
 
 @pytest.fixture(scope="module", params=TINY_MODELS)
 def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> Path:
-    return models[request.param]
+    return settled(models[request.param])
 
 
 @pytest.mark.spread("formats")
@@ -80,7 +86,7 @@ def test_whole_experts_are_cached_apart_from_columns_of_all(
     answers: list[list[Answer]] = []
     for expert_parallel, origin in ((False, "checkpoint"), (True, "checkpoint"), (True, "cache")):
         with make_group(
-            models[name], 2, formats=formats, weights_cache=cache, expert_parallel=expert_parallel
+            settled(models[name]), 2, formats=formats, weights_cache=cache, expert_parallel=expert_parallel
         ) as group:
             assert [ready.weights_from for ready in group.ready] == [origin] * 2
             answers.append(each_alone(group, scheduler_config(), requests))
@@ -102,7 +108,7 @@ def origins(server: RealServer) -> list[str]:
 
 @pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, models: dict[str, Path], tmp_path: Path) -> None:
-    model, folder, options = str(models[MODEL]), tmp_path / "numaserve" / "packed", (*ON, "--tp", str(tp))
+    model, folder, options = str(settled(models[MODEL])), tmp_path / "numaserve" / "packed", (*ON, "--tp", str(tp))
     with RealServer(*options, model=model, cache=tmp_path) as server:
         assert origins(server) == ["checkpoint"] * tp
         os.kill(server.process.pid, signal.SIGKILL)  # in the middle of a write, or before one
@@ -124,13 +130,13 @@ def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, models: dic
 
 
 def test_a_server_that_ends_while_it_writes_leaves_nothing_unfinished(models: dict[str, Path], tmp_path: Path) -> None:
-    with RealServer(*ON, model=str(models[MODEL]), cache=tmp_path) as server:
+    with RealServer(*ON, model=str(settled(models[MODEL])), cache=tmp_path) as server:
         assert server.terminate() == 0
     assert not any(name.endswith(".part") for name in names(tmp_path / "numaserve" / "packed"))
 
 
 def test_two_servers_that_start_at_once_share_one_cache(models: dict[str, Path], tmp_path: Path) -> None:
-    model = str(models[MODEL])
+    model = str(settled(models[MODEL]))
     with (
         RealServer(*ON, model=model, cache=tmp_path) as one,
         RealServer(*ON, model=model, cache=tmp_path) as other,

@@ -14,7 +14,7 @@ SEQUENCES, OUTPUT = 24, 120
 @pytest.mark.parametrize("overlap", [False, True])
 async def test_a_small_client_is_served_beside_a_flood_and_nobody_loses_a_token(overlap: bool) -> None:
     """Both slots are the flood's, and more wait; pages are scarce, too."""
-    options = Options(running=2, pages=12, overlap=overlap, faults=("--step-ms", "1"))
+    options = Options(running=2, pages=12, overlap=overlap)
     async with running_engine(options) as engine:
         flood = [
             asyncio.create_task(generate(engine, [11 + index] * 40, OUTPUT, client=FLOOD)) for index in range(SEQUENCES)

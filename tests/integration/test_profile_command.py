@@ -49,7 +49,7 @@ async def test_a_stream_of_its_own_is_shown_by_phase(capsys: pytest.CaptureFixtu
 
 async def test_others_traffic_is_watched_without_sending_any(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(Options(faults=["--step-ms", "2"])) as server:
-        working = asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=1000))
+        working = asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=500))
         await until(lambda: int(str(server.engine.server_info()["steps"])) > 0)
         assert await command(server, "--seconds", "0.1") == 0
         assert not working.done()

@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from numaserve.workers.interface.host_links import Address
 
 from tests.support.agents import RunningAgent
@@ -17,14 +20,18 @@ from tests.support.real_server import RealServer
 from tests.support.relay import Relay
 
 STREAMS = 6
-FEW = 16  # tokens, where four ranks share two cores
+MANY = 160  # tokens
+FEW = 16  # where four ranks share two cores
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 # Addresses of this host that nothing else uses, so that a port that is free at one of them is free at both.
 AGENT, RELAY = "127.0.0.3", "127.0.0.4"
-OPTIONS = ("--tp", "1", "--context-length", "256", "--threads-per-worker", "1", "--kv-cache-gib", "0.05")
+OPTIONS = ("--context-length", "256", "--threads-per-worker", "1", "--kv-cache-gib", "0.05")
+ONE_RANK, TWO_RANKS = ("--tp", "1", *OPTIONS), ("--tp", "2", *OPTIONS)
+
+Streams = list[list[Any]]
 
 
-async def _streams(server: RealServer, fault: Callable[[], None] | None = None, tokens: int = 160) -> list[list[Any]]:
+async def _streams(server: RealServer, fault: Callable[[], None] | None = None, tokens: int = FEW) -> Streams:
     """The tokens and log-probabilities of all streams, of which the last one is constrained; the `fault` comes when all
     have begun."""
 
@@ -52,106 +59,122 @@ async def _streams(server: RealServer, fault: Callable[[], None] | None = None, 
         return await asyncio.gather(*asked)
 
 
-def _restarts(server: RealServer) -> dict[str, float]:
+def _restarts(server: RealServer) -> Counter[str]:
     """The restarts so far, by the reason."""
     found = [(name.split(), count) for name, count in server.metrics().items()]
-    return {name[1]: count for name, count in found if name[0] == "worker_restarts_total" and count}
+    return Counter({name[1]: int(count) for name, count in found if name[0] == "worker_restarts_total" and count})
 
 
-def test_an_agent_changes_no_bit_and_may_be_lost_at_any_time(tmp_path: Path) -> None:
-    model = str(write_model(tmp_path))
-    with RealServer(*OPTIONS, model=model) as server:
-        undisturbed = asyncio.run(_streams(server))
-    folder = tmp_path / "agent"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model(tmp_path_factory.mktemp("agents")))
+
+
+@pytest.fixture(scope="module")
+def many(model: str) -> Streams:
+    """The undisturbed streams of one rank of this host."""
+    with RealServer(*ONE_RANK, model=model) as server:
+        return asyncio.run(_streams(server, tokens=MANY))
+
+
+@pytest.fixture(scope="module")
+def few_of_two(model: str) -> Streams:
+    """The undisturbed streams of two ranks of this host."""
+    with RealServer(*TWO_RANKS, model=model) as server:
+        return asyncio.run(_streams(server))
+
+
+@pytest.fixture(scope="module")
+def pair(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServer, RunningAgent]]:
+    """A server with a stage here and a stage at the agent, which outlives the server."""
     with (
-        RunningAgent(folder) as agent,
-        RealServer(*OPTIONS, "--hosts", str(agent.hosts_file("here", agent.stage)), model=model) as server,
+        RunningAgent(tmp_path_factory.mktemp("agent")) as agent,
+        RealServer(*ONE_RANK, "--hosts", str(agent.hosts_file("here", agent.stage)), model=model) as server,
     ):
-        assert asyncio.run(_streams(server)) == undisturbed
-        info = httpx.get(f"{server.url}/server_info?profile=1", timeout=30).json()
-        assert [each.get("host") for each in info["workers"]] == [None, str(agent.address)]
-        # The process id of a rank on another host may be that of any process here.
-        assert ["cpu_ns" in each for each in info["profile"]] == [True, False]
-
-        def lose_worker() -> None:
-            os.kill(server.worker_pids()[1], signal.SIGKILL)
-
-        def lose_own_worker() -> None:
-            os.kill(server.worker_pids()[0], signal.SIGKILL)
-
-        def lose_agent() -> None:
-            agent.kill()
-            agent.start()
-
-        def silence_agent() -> None:
-            agent.process.send_signal(signal.SIGSTOP)
-            server.until(lambda: not server.is_ready())
-            agent.process.send_signal(signal.SIGCONT)
-
-        for fault, restarts in (
-            (lose_worker, {"signal": 1}),
-            (lose_own_worker, {"signal": 2}),
-            (lose_agent, {"signal": 2, "stall": 1}),
-            (silence_agent, {"signal": 2, "stall": 2}),
-        ):
-            assert asyncio.run(_streams(server, fault)) == undisturbed
-            server.until(lambda expected=restarts: server.is_ready() and _restarts(server) == expected)
+        yield server, agent
         assert server.terminate() == 0
         assert agent.process.poll() is None
 
 
-def test_stages_of_several_ranks_may_all_be_on_other_hosts(tmp_path: Path) -> None:
-    model = str(write_model(tmp_path))
-    options = ("--tp", "2", *OPTIONS[2:])
-    with RealServer(*options, model=model) as server:
-        undisturbed = asyncio.run(_streams(server, tokens=FEW))
+def test_an_agent_changes_no_bit_and_may_be_lost_at_any_time(
+    pair: tuple[RealServer, RunningAgent], many: Streams
+) -> None:
+    server, agent = pair
+    assert asyncio.run(_streams(server, tokens=MANY)) == many
+    info = httpx.get(f"{server.url}/server_info?profile=1", timeout=30).json()
+    assert [each.get("host") for each in info["workers"]] == [None, str(agent.address)]
+    # The process id of a rank on another host may be that of any process here.
+    assert ["cpu_ns" in each for each in info["profile"]] == [True, False]
+
+    def lose_worker() -> None:
+        os.kill(server.worker_pids()[1], signal.SIGKILL)
+
+    def lose_own_worker() -> None:
+        os.kill(server.worker_pids()[0], signal.SIGKILL)
+
+    def lose_agent() -> None:
+        agent.kill()
+        agent.start()
+
+    expected = _restarts(server)
+    for fault, reason in ((lose_worker, "signal"), (lose_own_worker, "signal"), (lose_agent, "stall")):
+        assert asyncio.run(_streams(server, fault, MANY)) == many
+        expected[reason] += 1
+        server.until(lambda: server.is_ready() and _restarts(server) == expected)
+
+
+def test_stages_of_several_ranks_may_all_be_on_other_hosts(model: str, few_of_two: Streams, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
     with RunningAgent(folders[0]) as first, RunningAgent(folders[1]) as second:
         second.allowed.write_text(first.front_end.public)
         hosts = first.hosts_file(first.stage, second.stage)
-        with RealServer(*options, "--hosts", str(hosts), model=model) as server:
-            assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed
+        with RealServer(*TWO_RANKS, "--hosts", str(hosts), model=model) as server:
+            assert asyncio.run(_streams(server)) == few_of_two
             assert len(server.worker_pids()) == 4
             # As after a failure of its host: the next server takes both agents at once.
             server.process.kill()
-        with RealServer(*options, "--hosts", str(hosts), model=model) as server:
-            assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed
+        with RealServer(*TWO_RANKS, "--hosts", str(hosts), model=model) as server:
+            assert asyncio.run(_streams(server)) == few_of_two
 
 
-def test_delays_and_connections_that_only_seem_open_change_no_bit(tmp_path: Path) -> None:
-    model = str(write_model(tmp_path))
-    with RealServer(*OPTIONS, model=model) as server:
-        undisturbed = asyncio.run(_streams(server, tokens=FEW))
-    folder = tmp_path / "agent"
-    folder.mkdir()
-    with RunningAgent(folder) as agent, Relay(agent.address, seed=1) as relay:
+def test_delays_and_agents_that_only_seem_connected_change_no_bit(
+    model: str, pair: tuple[RealServer, RunningAgent], many: Streams, tmp_path: Path
+) -> None:
+    few = [[values[:FEW] for values in stream] for stream in many]
+    server, stopped = pair
+    expected = _restarts(server) + Counter(["stall"])
+    with RunningAgent(tmp_path) as agent, Relay(agent.address, seed=1) as relay:
         hosts = agent.hosts_file("here", agent.stage_at(relay.address))
-        with RealServer(*OPTIONS, "--hosts", str(hosts), model=model) as server:
-            assert asyncio.run(_streams(server, tokens=FEW)) == undisturbed
+        with RealServer(*ONE_RANK, "--hosts", str(hosts), model=model) as far:
+            assert asyncio.run(_streams(far)) == few
+
+            def stop() -> None:
+                stopped.process.send_signal(signal.SIGSTOP)
+                server.until(lambda: not server.is_ready())
+                stopped.process.send_signal(signal.SIGCONT)
 
             def hang() -> None:
                 relay.fall_silent()
-                server.until(lambda: not server.is_ready())
+                far.until(lambda: not far.is_ready())
                 relay.go_on()
 
-            assert asyncio.run(_streams(server, hang, tokens=FEW)) == undisturbed
-            assert _restarts(server) == {"stall": 1}
+            with ThreadPoolExecutor() as pool:  # both are waited for at once
+                disturbed = [pool.submit(asyncio.run, _streams(*each)) for each in ((server, stop), (far, hang))]
+                assert [each.result() for each in disturbed] == [few, few]
+            assert _restarts(far) == {"stall": 1}
+    server.until(lambda: server.is_ready() and _restarts(server) == expected)
 
 
-def test_the_rows_of_one_rank_may_be_lost_while_the_agent_is_there(tmp_path: Path) -> None:
-    model = str(write_model(tmp_path))
-    options = ("--tp", "2", *OPTIONS[2:], "--step-deadline-seconds", "3")
-    with RealServer(*options, model=model) as server:
-        undisturbed = asyncio.run(_streams(server, tokens=FEW))
-    folder = tmp_path / "agent"
-    folder.mkdir()
+def test_the_rows_of_one_rank_may_be_lost_while_the_agent_is_there(
+    model: str, few_of_two: Streams, tmp_path: Path
+) -> None:
+    options = (*TWO_RANKS, "--step-deadline-seconds", "3")
     with ExitStack() as stack:
         first = stack.enter_context(Relay(Address(AGENT, 0), seed=1, at=Address(RELAY, 0)))
         rows = stack.enter_context(Relay(Address(AGENT, 0), seed=2, at=Address(RELAY, first.address.port + 1)))
-        agent = stack.enter_context(RunningAgent(folder, Address(AGENT, 0), first.address.port))
+        agent = stack.enter_context(RunningAgent(tmp_path, Address(AGENT, 0), first.address.port))
         link = stack.enter_context(Relay(agent.address, seed=3, at=Address(RELAY, 0)))
         hosts = agent.hosts_file("here", agent.stage_at(link.address))
         server = stack.enter_context(RealServer(*options, "--hosts", str(hosts), model=model))
@@ -169,6 +192,6 @@ def test_the_rows_of_one_rank_may_be_lost_while_the_agent_is_there(tmp_path: Pat
             rows.go_on()
 
         for restarts, fault in enumerate((cut, hang), 1):
-            assert asyncio.run(_streams(server, fault, tokens=FEW)) == undisturbed
+            assert asyncio.run(_streams(server, fault)) == few_of_two
             assert sum(_restarts(server).values()) == restarts
         assert "is lost" not in server.log.read_text()

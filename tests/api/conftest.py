@@ -4,8 +4,8 @@ import pytest
 from image_cases import FakeDecoder, seeing_client, seeing_context
 from numaserve.server.app.application import ApiContext, create_app
 from shared_apps import app_over
-from starlette.testclient import TestClient
 from tool_cases import CALL, Template, thinking_client
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.forked import members_and_workers_forked, prepare

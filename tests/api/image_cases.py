@@ -17,7 +17,7 @@ from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.images import Tile
 from numaserve.workers.interface.images import ImageInput, Tiles
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.byte_tokenizer import ByteTokenizer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.http.browser_rules import BrowserRules
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.app_routes import ROUTES

@@ -16,7 +16,7 @@ from numaserve.server.http.auth.passed_clients import PASSED_HEADER, PassedClien
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import Client
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 from tests.support.app_routes import ROUTES

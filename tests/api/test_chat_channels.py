@@ -8,7 +8,7 @@ import pytest
 from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.tools.formats import tool_formats
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
 from tests.support.masks import matches

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from numaserve.server.surfaces.openai.logprobs import TokenNames, chat_entries
 from numaserve.workers.interface.protocol import TokenLogprobs
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from numaserve.server.scheduler.matcher import MaskState, TokenMatcher
-from starlette.testclient import TestClient
 from tool_cases import CALL, CLOCK, USER, WEATHER, Template, thinking_client
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine
 

@@ -16,7 +16,7 @@ from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.executor import Executor
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 

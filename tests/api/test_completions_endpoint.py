@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.byte_tokenizer import BOS, ByteTokenizer

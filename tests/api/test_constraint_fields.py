@@ -6,7 +6,7 @@ from typing import Any
 import psutil
 import pytest
 from numaserve.server.app.application import ApiContext
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine
 from tests.support.byte_tokenizer import ByteTokenizer

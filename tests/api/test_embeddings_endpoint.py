@@ -4,7 +4,7 @@ import openai
 import pytest
 from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.engine.types import GenerationFailed, QueueFull, RequestTooLong
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from numaserve.server.engine.types import EngineError, GenerationFailed, NotReady
 from shared_apps import app_over
-from starlette.testclient import TestClient
 from starlette.types import Message, Send
+from whole_answers import TestClient
 
 from tests.support.api_fakes import REPLY, FakeEngine, make_context
 

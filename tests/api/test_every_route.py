@@ -7,7 +7,7 @@ import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.http.auth.keys import OPEN_PATHS
 from numaserve.server.http.ui_files import ui_files
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.app_routes import ROUTES, WITH_BODIES

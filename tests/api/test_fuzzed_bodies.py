@@ -17,7 +17,7 @@ from numaserve.server.surfaces.sglang.abort_schema import AbortRequest
 from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from pydantic import BaseModel
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, REPLY
 from tests.support.error_forms import error_message

@@ -9,7 +9,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient, Response
 from numaserve.server.surfaces.sglang import generate as generate_module
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.byte_tokenizer import ByteTokenizer

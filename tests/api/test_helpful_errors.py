@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.error_forms import error_message

@@ -30,7 +30,7 @@ from image_cases import (
 )
 from numaserve.server.answers.tools.formats import plain_format
 from numaserve.server.app.application import ApiContext
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine
 

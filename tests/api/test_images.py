@@ -35,7 +35,7 @@ from image_cases import (
 )
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.body.route import INLINE_BYTES
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine
 from tests.support.error_forms import error_message

@@ -12,7 +12,7 @@ from numaserve.server.app.middleware.key_limits import FREE_PATHS
 from numaserve.server.generation.purpose import Embeds, Purpose
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.quota import KeyLimits
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, REPLY, FakeEngine, make_context, outcomes
 from tests.support.app_routes import ROUTES

@@ -9,7 +9,7 @@ from numaserve.server.app.application import ApiContext
 from numaserve.server.engine.types import QueueFull
 from numaserve.server.http.large_json import json_pieces
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import CONTEXT, MODEL, FakeEngine, make_context, outcomes
 from tests.support.byte_tokenizer import ByteTokenizer

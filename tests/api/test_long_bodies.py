@@ -28,7 +28,7 @@ from numaserve.server.structured.json_text import levels
 from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.app_routes import operations

@@ -11,7 +11,7 @@ from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.purpose import Embeds
 from numaserve.server.http.auth.key_file import ApiKey
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.adapters import FakeRanks, make_adapters
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 from tool_cases import CALL, SECOND, USER, WEATHER
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from numaserve.server.app.decode_main import MODELS
 from numaserve.server.http.fields.types import Strict
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.app_routes import WITH_BODIES, operations
 

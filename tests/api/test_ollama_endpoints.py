@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from httpx import Response
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine
 from tests.support.byte_tokenizer import ByteTokenizer

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.http.auth.keys import OPEN_PATHS
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.app_routes import DOCUMENTED

@@ -7,7 +7,7 @@ import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.purpose import Embeds, Generates
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 from tests.support.error_forms import error_message

@@ -9,7 +9,7 @@ from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.purpose import Classifies, Embeds, Generates, Purpose
 from numaserve.server.generation.sparse import SparseOutput
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
 from tests.support.error_forms import error_message

@@ -16,7 +16,7 @@ from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.app.application import ApiLimits, create_app
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.purpose import Classifies, Embeds
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.byte_tokenizer import ByteTokenizer

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from numaserve.workers.interface.protocol import SamplingParams
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine
 from tests.support.byte_tokenizer import VOCAB

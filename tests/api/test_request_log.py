@@ -6,7 +6,7 @@ import pytest
 from numaserve.server.engine.types import GenerationFailed
 from numaserve.server.http.access_log import JsonFormatter
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
 

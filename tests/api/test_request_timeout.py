@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from numaserve.server.engine.types import RequestTimedOut
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 

@@ -13,8 +13,8 @@ from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.app.application import ApiContext
 from shared_apps import app_over
-from starlette.testclient import TestClient
 from tool_cases import CLOCK, USER, WEATHER
+from whole_answers import TestClient
 
 from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
 from tests.support.byte_tokenizer import ByteTokenizer, fixed

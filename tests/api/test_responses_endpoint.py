@@ -8,8 +8,8 @@ import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.http.body.route import INLINE_VALUES
 from numaserve.server.surfaces.openai.responses.store import Kept, ResponseStore
-from starlette.testclient import TestClient
 from tool_cases import CALL, CLOCK, WEATHER, Template
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 

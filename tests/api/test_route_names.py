@@ -13,7 +13,7 @@ from numaserve.server.http.auth.keys import OPEN_PATHS
 from numaserve.server.http.auth.quota import KeyLimits
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.http.route_names import API_ROUTES, route_of
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.app_routes import routes_of

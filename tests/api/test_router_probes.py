@@ -1,7 +1,7 @@
 """What routers ask a server before they send it requests."""
 
 import pytest
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import CONTEXT, MODEL
 from tests.support.byte_tokenizer import VOCAB

@@ -8,7 +8,7 @@ import pytest
 from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
 from numaserve.workers.interface.protocol import SamplingParams
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 

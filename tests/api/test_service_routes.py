@@ -1,7 +1,7 @@
 import dataclasses
 
 from numaserve.server.app.application import ApiContext, create_app
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import CONTEXT, MODEL, FakeEngine, make_context
 from tests.support.byte_tokenizer import BOS, EOS, VOCAB, ByteTokenizer

@@ -7,7 +7,7 @@ import pytest
 from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.generation.purpose import Embeds
 from shared_apps import READ_LATER, app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 

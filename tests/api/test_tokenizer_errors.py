@@ -12,8 +12,8 @@ from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.tokenizer.failures import while_serving
 from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizerUnavailable
 from shared_apps import app_over
-from starlette.testclient import TestClient
 from tokenizers import Regex, Tokenizer, models, normalizers
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
 from tests.support.byte_tokenizer import ByteTokenizer

@@ -11,7 +11,7 @@ from numaserve.server.generation.purpose import Embeds
 from numaserve.server.text.work import PIECE_CHARACTERS
 from numaserve.server.tokenizer import Tokenizer
 from shared_apps import app_over
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import CONTEXT, EMBEDDING_SIZE, MODEL, FakeEngine, make_context
 from tests.support.tokenizer_builders import (

@@ -9,7 +9,7 @@ import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.http.ui_files import PAGE, ui_files
-from starlette.testclient import TestClient
+from whole_answers import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 

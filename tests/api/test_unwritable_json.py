@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from numaserve.server.http.body.route import INLINE_BYTES
 from numaserve.server.http.fields.json_data import MAX_DEPTH
-from starlette.testclient import TestClient
 from tool_cases import WEATHER, Template, thinking_client
+from whole_answers import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine
 from tests.support.error_forms import error_message

@@ -32,7 +32,7 @@ def program_for(kind: str) -> Program:
 
 
 def refusal(kind: str, fields: dict[str, Any]) -> str | None:
-    """The message with which a new program refuses the fields, None where it adds the operation."""
+    """Return the message of a new program that refuses the fields; None where it adds the operation."""
     try:
         program_for(kind).add(kind, fields)
     except TypeError as error:

@@ -20,6 +20,8 @@ SERVER = (
     "numaserve.server.service.service",
     "numaserve.server.service.http",
     "numaserve.server.structured.grammars",
+    "numaserve.server.service.checks.tokenizer_check_process",
+    "numaserve.server.structured.vocabulary",
     "pydantic.v1",  # by FastAPI, for the first route with a parameter
     *_modules(tool_formats),
     *_modules(reasoning_formats),

@@ -44,6 +44,8 @@ OPTIONS = DeploymentOptions(
     step_deadline_s=60.0,
     settings=INT8,
 )
+LOAD = Load(1024, 1024, 1)
+SHORT = Load(32, 3008, 1)  # with the same context in the middle of the answers: work of a prompt takes long to count
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def operations(config: ModelConfig) -> list[OperationCost]:
     return rank_operations(config.decoder, config.partition([128], INT8).ranks[0])
 
 
-def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
+def estimate(config: ModelConfig, options: DeploymentOptions, load: Load) -> Estimate:
     machine = load_machine("2x6980p")
     return make_estimate(
         options,
@@ -67,14 +69,14 @@ def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
         machine.topology(),
         machine=machine,
         efficiencies=load_efficiencies(efficiencies()[machine.isa]),
-        load=Load(1024, 1024, 1),
+        load=load,
     )
 
 
 @pytest.fixture(scope="module")
 def estimated(config: ModelConfig) -> Estimate:
     """The estimate with `OPTIONS`. To count the work of hundreds of threads takes seconds."""
-    return estimate(config, OPTIONS)
+    return estimate(config, OPTIONS, LOAD)
 
 
 def nbytes(operations: list[OperationCost], name: str, step: StepWork) -> float:
@@ -132,7 +134,7 @@ def test_its_int8_weights_fit_two_sockets_and_not_one(host: str, fits: bool, con
 def test_the_layer_that_predicts_another_token_is_neither_counted_nor_passed_over(config: ModelConfig) -> None:
     # An estimate of all layers takes seconds; one with experts is enough.
     small = replace(config, decoder=replace(config.decoder, blocks=config.decoder.blocks[: DENSE + 1]))
-    counted, without = (estimate(each, OPTIONS) for each in (small, replace(small, skipped_layers=0)))
+    counted, without = (estimate(each, OPTIONS, SHORT) for each in (small, replace(small, skipped_layers=0)))
     assert counted.decode == without.decode
     assert [node.weights for node in counted.memory] == [node.weights for node in without.memory]
     assert set(counted.notes) - set(without.notes) == set(config.notes) != set()
@@ -149,7 +151,7 @@ def test_the_documentation_states_what_a_rank_reads(estimated: Estimate, tmp_pat
     """The other figures change with the measured efficiencies; the bytes and the bound are of the model alone."""
     (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_R1 | FP8))
     settings = ModelSettings()
-    published = estimate(load_model_config(tmp_path, settings), replace(OPTIONS, settings=settings))
+    published = estimate(load_model_config(tmp_path, settings), replace(OPTIONS, settings=settings), SHORT)
     for row, made in {"int8": estimated.decode, "fp8 as published": published.decode}.items():
         assert made is not None
         figures = f"{made.bound_s * 1e3:.1f} \\| {made.nbytes / 1e9:.2f} GB"
@@ -163,11 +165,11 @@ def test_a_published_fp8_model_in_int8_is_refused_with_what_to_do(tmp_path: Path
         "checkpoint in bf16 or int8. For an estimate, a config.json without its quantization_config is enough"
     )
     with pytest.raises(OperatorError, match=message):
-        estimate(load_model_config(tmp_path, INT8), OPTIONS)
+        estimate(load_model_config(tmp_path, INT8), OPTIONS, LOAD)
 
 
 def test_whole_experts_are_for_models_that_have_some(config: ModelConfig) -> None:
     blocks = config.decoder.blocks[:DENSE]
     dense = replace(config, decoder=replace(config.decoder, blocks=blocks))
     with pytest.raises(OperatorError, match="--expert-parallel needs a model with experts"):
-        estimate(dense, replace(OPTIONS, settings=ModelSettings(expert_parallel=True)))
+        estimate(dense, replace(OPTIONS, settings=ModelSettings(expert_parallel=True)), LOAD)

@@ -53,9 +53,19 @@ def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
     """The same for another configuration."""
     key = (config.to_json_string(use_diff=False), seed)
     if key not in _BUILT:
-        model = model_class(config).from_config(config, dtype=torch.float32, attn_implementation="eager")
-        _BUILT[key] = randomise(_recurrent(model.eval()), seed)
+        model = blank_model(config, dtype=torch.float32, attn_implementation="eager")
+        _BUILT[key] = randomise(_recurrent(model), seed)
     return copy.deepcopy(_BUILT[key])
+
+
+def blank_model(config: hf.PreTrainedConfig, **options: Any) -> hf.PreTrainedModel:
+    """Make a model whose weights the caller writes, without initial random values: drawing them takes half of the time.
+
+    transformers' `no_init_weights` was rejected: it leaves out buffers with constants too.
+    """
+    draws = {name: lambda tensor, *_, **__: tensor for name in ("normal_", "uniform_")}
+    with mock.patch.multiple(torch.Tensor, **draws):
+        return model_class(config).from_config(config, **options).eval()
 
 
 def _recurrent(model: hf.PreTrainedModel) -> hf.PreTrainedModel:

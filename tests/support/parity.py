@@ -103,7 +103,7 @@ def gguf_subject(name: str, path: Path) -> Subject:
         load = hf.AutoModelForCausalLM.from_pretrained
         with _quick_gguf():
             narrow = load(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
-        wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
+        wide = checkpoints.blank_model(narrow.config, dtype=torch.float32)
         wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
         return wide, narrow
 

@@ -253,7 +253,7 @@ SAMPLED = (
 def tiny_model(name: str, **fields: object) -> hf.PreTrainedModel:
     """One of `_SIZES` with random weights, and more `fields` in its configuration."""
     config = _SIZES[name]({"max_position_embeddings": CONTEXT, **fields})
-    return checkpoints.randomise(checkpoints.model_class(config).from_config(config).eval())
+    return checkpoints.randomise(checkpoints.blank_model(config))
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:

@@ -61,9 +61,10 @@ def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
 def blank_model(config: hf.PreTrainedConfig, **options: Any) -> hf.PreTrainedModel:
     """Make a model whose weights the caller writes, without initial random values: drawing them takes half of the time.
 
-    transformers' `no_init_weights` was rejected: it leaves out buffers with constants too.
+    Zeros take their place: `trunc_normal_` draws until all values are within bounds, which those of fresh memory need
+    not be. transformers' `no_init_weights` was rejected: it leaves out buffers with constants too.
     """
-    draws = {name: lambda tensor, *_, **__: tensor for name in ("normal_", "uniform_")}
+    draws = {name: lambda tensor, *_, **__: tensor.zero_() for name in ("normal_", "uniform_")}
     with mock.patch.multiple(torch.Tensor, **draws):
         return model_class(config).from_config(config, **options).eval()
 

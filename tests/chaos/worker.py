@@ -128,7 +128,7 @@ class Agent:
             offset, nbytes = self._node.ring.part_range(self._cell_rank)
             _forbid(self._node.ring.base_address + offset, nbytes)
         else:
-            matrix = self._model._weights.matrices[-1]
+            matrix = self._model._matrices[-1]
             _forbid(matrix.address, matrix.nbytes)
 
     @property

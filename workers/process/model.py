@@ -218,7 +218,7 @@ class RankModel:
 
     def misplaced_pages(self) -> int:
         """Return the number of memory pages of weights and KV cache that are on another node than the rank's node."""
-        weights = [(one.address, one.nbytes) for each in self._loaded for one in each.loaded.weights.matrices]
+        weights = [(each.address, each.nbytes) for each in self._matrices]
         caches = [layer for _, each in self._programs for layer in each.program.kv_memory]
         return self._node.misplaced_pages([*weights, *caches])
 

@@ -161,8 +161,9 @@ def test_delays_and_agents_that_only_seem_connected_change_no_bit(
                 relay.go_on()
 
             with ThreadPoolExecutor() as pool:  # both are waited for at once
-                disturbed = [pool.submit(asyncio.run, _streams(*each)) for each in ((server, stop), (far, hang))]
-                assert [each.result() for each in disturbed] == [few, few]
+                cases = (server, stop, MANY), (far, hang, FEW)
+                disturbed = [pool.submit(asyncio.run, _streams(*each)) for each in cases]
+                assert [each.result() for each in disturbed] == [many, few]
             assert _restarts(far) == {"stall": 1}
     server.until(lambda: server.is_ready() and _restarts(server) == expected)
 

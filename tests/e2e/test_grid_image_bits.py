@@ -131,8 +131,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_a_batch_chunks_and_cached_prefixes_change_no_bit_of_images_of_any_size(subject: Subject) -> None:
     for ahead, changes in ((1, {}), (2, {"max_step_tokens": 64}), (2, {"enable_prefix_cache": True})):
         traffic = subject.traffic(ahead=ahead, **changes)
-        if changes:  # else that is what `alone` is
-            assert one_by_one(traffic, subject.requests) == subject.alone
+        assert one_by_one(traffic, subject.requests) == subject.alone
         assert_serves(traffic, subject.requests, subject.alone)
         assert traffic.scheduler.features.runs > len(SHAPES)  # in a pool of fewer places
     assert traffic.scheduler.stats().prefix_hit_tokens > 0

@@ -123,8 +123,7 @@ def test_a_batch_chunks_and_cached_prefixes_change_no_bit_of_whole_images(subjec
     short = {"max_step_tokens": subject.limits["rows_per_tile"] + DECODES}
     for ahead, changes in ((1, {}), (2, short), (2, {"enable_prefix_cache": True})):
         traffic = subject.traffic(ahead=ahead, **changes)
-        if changes:  # else that is what `alone` is
-            assert one_by_one(traffic, subject.requests) == subject.alone
+        assert one_by_one(traffic, subject.requests) == subject.alone
         assert_serves(traffic, subject.requests, subject.alone)
         assert traffic.scheduler.features.runs > len(SHAPES)  # in a pool of fewer places
     assert traffic.scheduler.stats().prefix_hit_tokens > 0

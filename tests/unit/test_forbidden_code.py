@@ -127,9 +127,8 @@ def test_hosts_compare_no_clocks(trees: dict[str, ast.AST]) -> None:
 
 
 def test_interpreters_are_started_in_one_place(trees: dict[str, ast.AST]) -> None:
-    mentioning = {
-        path for path in trees if "executable" in (ROOT / path).read_text()
-    }  # to unparse few modules, not all
+    # To unparse few modules, not all.
+    mentioning = {path for path in trees if "executable" in (ROOT / path).read_text()}
     named = {path for path in mentioning if "sys.executable" in ast.unparse(trees[path])}
     assert named == STARTS_PYTHON
 

@@ -18,6 +18,7 @@ from numaserve.workers.weights.cache.folder import CacheKey
 from numaserve.workers.weights.cache.key import cache_key, look_at
 
 from tests.support.configured import configured
+from tests.support.damage import write_at
 
 SMALL = configured(
     hidden_size=64,
@@ -57,9 +58,7 @@ def edit_in_place(path: Path, at: int) -> None:
     """As somebody does who wants it unnoticed: same size, same time of modification."""
     before = path.stat()
     time.sleep(0.02)  # a tick of the file system's clock
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(b"\1")
+    write_at(path, at, b"\1")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 

@@ -19,6 +19,7 @@ from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 from tests.support import checkpoints
+from tests.support.damage import write_at
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import save_published, small_llama, small_qwen2_moe
 
@@ -200,9 +201,7 @@ def test_a_damaged_file_costs_a_warning_and_is_replaced(
     (file,) = folder.iterdir()
     match damage:
         case "flipped":
-            with file.open("r+b") as stored:
-                stored.seek(file.stat().st_size // 2)
-                stored.write(b"\xa5\xa5\xa5")
+            write_at(file, file.stat().st_size // 2, b"\xa5\xa5\xa5")
         case "cut":
             os.truncate(file, file.stat().st_size // 2)
         case "linked":

@@ -18,6 +18,7 @@ from numaserve.workers.weights.tensors import check_tensors
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
+from tests.support.damage import write_at
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import save_published, small_llama
 from tests.support.published_mxfp4 import save_mxfp4, small_gpt_oss
@@ -31,8 +32,6 @@ SIZES = {
 # The narrowest whole groups, blocks and words of every layout: each row of `LAYOUTS` is written.
 NARROW = hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 256, tie_word_embeddings=False))
 HALVES = {"F16", "BF16"}  # both are numbers of 16 bits that a tensor of any model may have
-
-
 _HEADER_BYTES = 1 << 14  # at least; an end of spaces is allowed
 
 
@@ -152,12 +151,6 @@ def test_the_tensor_that_is_said_to_be_smaller_is_named(tmp_path: Path) -> None:
         path.write_bytes(content[:at] + int(gguf.GGMLQuantizationType.Q4_0).to_bytes(4, "little") + content[at + 4 :])
         with pytest.raises(OperatorError, match=rf"tensor '{tensor.name}' of Q4_0 ends at byte"):
             open_gguf(path)
-
-
-def write_at(path: Path, at: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(content)
 
 
 # In bits for a weight.

@@ -12,6 +12,8 @@ from numaserve.workers.kv_disk.records import record_bytes, seal
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.transfer import save
 
+from tests.support.damage import write_at
+
 GROUP = "a" * 32
 
 
@@ -87,9 +89,7 @@ def test_cached_prefixes_are_listed_and_verified(tmp_path: Path, capsys: pytest.
     assert "key 3" in out
     assert f" in {folder}, of /models/[red]some on 2 ranks" in out
     assert "4 records verified, 0 damaged" in out
-    with (folder / "rank-1.pages").open("r+b") as file:
-        file.seek(3 * record_bytes(100) + 70)
-        file.write(b"x")
+    write_at(folder / "rank-1.pages", 3 * record_bytes(100) + 70, b"x")
     status, out, _ = cache(capsys, "kv-disk", str(folder), "--verify")
     assert status == 1
     assert "rank-1.pages: record 3 is not as it was written (checksum)" in out

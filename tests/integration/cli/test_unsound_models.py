@@ -14,6 +14,7 @@ from numaserve.server.service import service
 from numaserve.server.service import start as begin
 
 from tests.support import checkpoints, special_files, tiny_model, vision
+from tests.support.damage import write_at
 
 WHOLE = [
     "config.json",
@@ -177,9 +178,7 @@ def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(
     assert passes(path)
     lines = {}
     for kind in UNSUPPORTED:
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(kind.to_bytes(4, "little"))
+        write_at(path, at, kind.to_bytes(4, "little"))
         lines[kind] = refusal(capsys, path)
     assert {kind: line for kind, line in lines.items() if UNSUPPORTED[kind] not in line} == {}
 

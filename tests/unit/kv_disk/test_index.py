@@ -10,6 +10,7 @@ from numaserve.server.kv_disk.cells import CELL_BYTES, HEADER_BYTES, HeaderError
 from numaserve.server.kv_disk.index import INDEX_NAME, Index
 from numaserve.server.scheduler.disk.changes import Added, Change, Cleared, Dropped, Used
 
+from tests.support.damage import write_at
 from tests.unit.kv_disk.index_samples import (
     HEADER,
     NUM_SLOTS,
@@ -44,12 +45,6 @@ def live_after(changes: list[Change]) -> set[tuple[str, object]]:
                 if (kind, entry.digest) == (change.kind, change.digest):
                     slots[place] = Added(kind, entry._replace(used_at=change.at))
     return {(added.kind, added.entry) for added in slots.values()}
-
-
-def write_at(path: Path, place: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(place)
-        file.write(data)
 
 
 def ever_added() -> set[tuple[str, object]]:
